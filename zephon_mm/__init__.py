@@ -1,0 +1,1 @@
+"""zephon_mm: an elastic, deterministic loader for vision-language pre-training."""

@@ -1,0 +1,159 @@
+"""What passes between the stages: references, documents, measurements, recipes.
+
+Plain frozen values, cheap to copy and to pickle. Nothing here reads a file or knows a model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Outcome = Literal["delivered", "filtered", "dropped", "quarantined"]
+
+
+class SampleRef(NamedTuple):
+    """One draw of the plan: whole numbers only.
+
+    Attributes:
+        source: position of the source in ``DataConfig.sources``.
+        shard: position of the shard in the source's manifest.
+        sample: position of the sample in the shard's index.
+        epoch: pass over the source, from 0.
+        position: where the draw stands in its lane's stream of the source (see `plan`); rises
+            from draw to draw, with gaps, and finds the draw again in constant time.
+    """
+
+    source: int
+    shard: int
+    sample: int
+    epoch: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """Text of a document. ``special``: template text, in which special tokens are recognised;
+    a sample's own text never has them."""
+
+    text: str
+    loss: bool = True
+    special: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """A picture: the field of the sample's member that holds it."""
+
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class VideoPart:
+    """A clip: the field of the member, and the window of it in seconds from its first frame."""
+
+    field: str
+    start_seconds: float | None = None
+    end_seconds: float | None = None
+
+
+Part = TextPart | ImagePart | VideoPart
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a conversation; ``loss`` says whether it is trained on."""
+
+    role: str
+    parts: tuple[Part, ...]
+    loss: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a format makes of a sample: parts in reading order, or turns of a conversation."""
+
+    parts: tuple[Part, ...] = ()
+    turns: tuple[Turn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MediaSpan:
+    """Where a medium lies in a document's tokens, and what must be decoded for it.
+
+    Attributes:
+        kind: ``image`` or ``video``.
+        member: position of the member in its shard's index.
+        start, stop: its block of tokens in the document, wrappers (vision start and end,
+            timestamps) included; a document is never cut inside.
+        grid: patches along time, height, width.
+        size: (height, width) in pixels after resizing.
+        source_size: (height, width) as shown, rotation and crop applied.
+        frames: indices of the chosen frames in presentation order; empty for a picture.
+        pts: their presentation times, in time-base ticks from the first shown frame.
+        time_base: (numerator, denominator) of a tick in seconds.
+        fps: sampled frames a second, as the model is told it.
+    """
+
+    kind: Literal["image", "video"]
+    member: int
+    start: int
+    stop: int
+    grid: tuple[int, int, int]
+    size: tuple[int, int]
+    source_size: tuple[int, int]
+    frames: tuple[int, ...] = ()
+    pts: tuple[int, ...] = ()
+    time_base: tuple[int, int] = (1, 1)
+    fps: float = 0.0
+
+    @property
+    def num_patches(self) -> int:
+        """Rows of ``pixel_values`` that the medium takes."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def pts_seconds(self) -> tuple[float, ...]:
+        """Presentation times of the chosen frames, in seconds from the first shown frame."""
+        return tuple(p * self.time_base[0] / self.time_base[1] for p in self.pts)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredDocument:
+    """A document's tokens and the layout of its media (C5); no pixels.
+
+    Attributes:
+        tokens: int32 [n], placeholders of media in place.
+        loss: bool [n], which tokens are targets; never on a medium's block.
+        media: in token order.
+        digest: 16 bytes over all of the above, checked when a state is restored.
+    """
+
+    ref: SampleRef
+    shard: str
+    key: str
+    tokens: NDArray[np.int32]
+    loss: NDArray[np.bool_]
+    media: tuple[MediaSpan, ...]
+    digest: bytes
+
+    @property
+    def num_patches(self) -> int:
+        return sum(span.num_patches for span in self.media)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A sample that gives no document, and why. Counted, logged once, never silent."""
+
+    ref: SampleRef
+    shard: str
+    key: str
+    outcome: Literal["filtered", "dropped", "quarantined"]
+    stage: str
+    reason: str
+
+
+Measurement = MeasuredDocument | Rejected
