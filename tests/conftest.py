@@ -1,0 +1,57 @@
+"""What every test shares: the folder of real cases, and the rule that CI skips nothing.
+
+``pytest --cases DIR`` gives the folder of real media and broken tars; without it the tests that
+want the fixture `cases` skip. Where the variable ``CI`` is set, any skip is a failure: a missing
+library or folder must not pass for a green run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cases", metavar="DIR", default=None, help="folder of real media and broken tars"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    folder = config.getoption("--cases")
+    if folder is not None and not (Path(folder) / "inputs").is_dir():
+        raise pytest.UsageError(f"--cases {folder}: no such folder of cases (it holds inputs/)")
+
+
+@pytest.fixture(scope="session")
+def cases(request: pytest.FixtureRequest) -> Path:
+    """The folder given by ``--cases``; skips without it."""
+    folder = request.config.getoption("--cases")
+    if folder is None:
+        pytest.skip("needs --cases DIR")
+    return Path(folder).resolve()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and CI skips nothing: {report.longrepr[2]}"  # type: ignore[index]
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.skipped and os.environ.get("CI"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and CI skips nothing: {report.longrepr[2]}"  # type: ignore[index]
+    return report
