@@ -1,0 +1,335 @@
+"""One lane's sequencer: measured documents in, sequence recipes out, in series.
+
+It pulls documents in plan order into a look-ahead pool and packs one sequence at a time, so every
+sequence is a state point: no flush, no push-back, no window. What it holds is bounded: the pool
+(``packing.pool`` documents, or as many as 1.25 sequences take, at most `HARD_CAP`), the rest of at
+most one document that is being cut, and counters. Its history is in a chained digest.
+
+Refilling happens only at the start of a sequence, to ``min(pool, 8 + 2·k)`` documents and 1.25
+sequences of tokens, with ``k`` sequences emitted so far: the first batch needs few documents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..config import Packing
+from ..errors import DocumentTooLongError, SampleError, TooManyQuarantinedError, ZephonError
+from ..sample import MeasuredDocument, Measurement, Rejected, SampleRef
+from . import packing as packer
+from .cutting import Relayout, has_targets, medium_limit, next_cut, num_patches, truncate
+
+HARD_CAP = 1024
+"""Most documents a pool ever holds."""
+
+_UNBOUNDED = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens ``[start, stop)`` of a document, waiting or packed.
+
+    ``fitted`` is the sequence length under which the document was cut, truncated or had a medium
+    re-laid; 0 if it is whole and as measured.
+    """
+
+    document: MeasuredDocument
+    start: int
+    stop: int
+    fitted: int
+    patches: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What one sequence holds; ``digest`` chains all of the lane's recipes up to this one."""
+
+    lane: int
+    index: int
+    sequence_length: int
+    pieces: tuple[Piece, ...]
+    digest: bytes
+
+
+@dataclass(slots=True)
+class SourceCounts:
+    """What became of a source's samples in a lane. Documents count as delivered when their last
+    piece is packed; ``num_tokens`` counts packed tokens."""
+
+    delivered: int = 0
+    filtered: int = 0
+    dropped: int = 0
+    quarantined: int = 0
+    num_tokens: int = 0
+
+    def as_tuple(self) -> tuple[int, int, int, int, int]:
+        """The counts, in the order of the fields."""
+        return (self.delivered, self.filtered, self.dropped, self.quarantined, self.num_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerState:
+    """A sequencer between two sequences. Cheap to take: nothing is copied but references."""
+
+    num_sequences: int
+    pool: tuple[Piece, ...]
+    rest: Piece | None
+    quarantined_in_row: int
+    counts: tuple[tuple[int, int, int, int, int], ...]
+    digest: bytes
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRef:
+    """A waiting piece as a checkpoint names it: where to measure it again, and which part."""
+
+    ref: SampleRef
+    start: int
+    stop: int
+    fitted: int
+
+
+@dataclass(slots=True)
+class Sequencer:
+    """Packs one lane.
+
+    Args:
+        lane: its number.
+        num_sources: sources of the mixture, for the counts.
+        packing: the policy.
+        pull: the next measurement in plan order, None at the lane's end; raises a world's failure
+            at its place.
+        relayout: lays media out smaller, see `Relayout`.
+        end_ids: token ids that end a document, which truncating keeps.
+        max_quarantined_in_row: `DataConfig.max_consecutive_quarantined`.
+        on_bad_sample: ``raise`` turns a quarantined sample into an error.
+        on_rejected: called for every sample that gives no document.
+    """
+
+    lane: int
+    num_sources: int
+    packing: Packing
+    pull: Callable[[], Measurement | None]
+    relayout: Relayout
+    end_ids: frozenset[int] = frozenset()
+    max_quarantined_in_row: int = 1000
+    on_bad_sample: str = "quarantine"
+    on_rejected: Callable[[Rejected], None] = lambda rejected: None
+    num_sequences: int = 0
+    digest: bytes = bytes(32)
+    _pool: list[Piece] = field(default_factory=list)
+    _rest: Piece | None = None
+    _quarantined_in_row: int = 0
+    _counts: list[SourceCounts] = field(default_factory=list)
+    _ended: bool = False
+
+    def __post_init__(self) -> None:
+        self._counts = self._counts or [SourceCounts() for _ in range(self.num_sources)]
+
+    @property
+    def counts(self) -> tuple[SourceCounts, ...]:
+        """Outcomes so far, a source each."""
+        return tuple(self._counts)
+
+    def next(self, sequence_length: int, capacity: int | None = None) -> Recipe | None:
+        """Pack the next sequence; None when the lane has ended and its pool is empty.
+
+        Args:
+            sequence_length: tokens of this sequence.
+            capacity: tokens that an arriving document may take: the least length of any sequence
+                it may be packed in (`HARD_CAP` ahead at most). None: ``sequence_length``.
+        """
+        capacity = min(sequence_length, capacity or sequence_length)
+        self._refill(sequence_length, capacity)
+        if not self._pool:
+            return None
+        chosen = packer.choose(
+            [piece.num_tokens for piece in self._pool],
+            [piece.patches for piece in self._pool],
+            sequence_length,
+            self._max_patches,
+            self.packing.order,
+        )
+        pieces = tuple(self._pool[i] for i in chosen)
+        taken = set(chosen)
+        self._pool = [piece for i, piece in enumerate(self._pool) if i not in taken]
+        for piece in pieces:
+            self._count_packed(piece)
+        self.digest = hashlib.sha256(self.digest + _recipe_digest(pieces)).digest()
+        recipe = Recipe(self.lane, self.num_sequences, sequence_length, pieces, self.digest)
+        self.num_sequences += 1
+        return recipe
+
+    def state(self) -> SequencerState:
+        """The state after the last sequence."""
+        return SequencerState(
+            num_sequences=self.num_sequences,
+            pool=tuple(self._pool),
+            rest=self._rest,
+            quarantined_in_row=self._quarantined_in_row,
+            counts=tuple(c.as_tuple() for c in self._counts),
+            digest=self.digest,
+            ended=self._ended,
+        )
+
+    def restore(self, state: SequencerState) -> None:
+        """Take over a state, its live documents measured again (`revive`)."""
+        self.num_sequences = state.num_sequences
+        self._pool = list(state.pool)
+        self._rest = state.rest
+        self._quarantined_in_row = state.quarantined_in_row
+        self._counts = [SourceCounts(*c) for c in state.counts]
+        self.digest = state.digest
+        self._ended = state.ended
+
+    def revive(self, live: LiveRef, document: MeasuredDocument) -> Piece:
+        """A waiting piece from its reference and its document, measured again."""
+        if live.fitted:
+            document = self._fit(document, live.fitted)
+        return self._piece(document, live.start, live.stop, live.fitted)
+
+    @property
+    def _max_patches(self) -> int:
+        return self.packing.max_patches or _UNBOUNDED
+
+    def _refill(self, sequence_length: int, capacity: int) -> None:
+        wanted = min(self.packing.pool, 8 + 2 * self.num_sequences)
+        tokens = sum(piece.num_tokens for piece in self._pool)
+        while len(self._pool) < HARD_CAP and (
+            len(self._pool) < wanted or 4 * tokens < 5 * sequence_length
+        ):
+            piece = self._next_piece(capacity)
+            if piece is None:
+                return
+            self._pool.append(piece)
+            tokens += piece.num_tokens
+
+    def _next_piece(self, capacity: int) -> Piece | None:
+        """The next piece to wait: of the document being cut, or of a new one."""
+        while True:
+            if self._rest is not None:
+                piece = self._cut(self._rest)
+                if piece is not None:
+                    return piece
+                continue
+            if self._ended:
+                return None
+            measurement = self.pull()
+            if measurement is None:
+                self._ended = True
+                return None
+            if isinstance(measurement, Rejected):
+                self._reject(measurement)
+                continue
+            self._quarantined_in_row = 0
+            piece = self._admit(measurement, capacity)
+            if piece is not None:
+                return piece
+
+    def _admit(self, measured: MeasuredDocument, capacity: int) -> Piece | None:
+        """A new document as a piece; None if it is to be cut (see ``_rest``) or was rejected."""
+        try:
+            document = self._relayout(measured, capacity)
+        except SampleError as error:
+            self._reject(_rejected(measured, error.stage, error.reason))
+            return None
+        length = len(document.tokens)
+        if length <= capacity and document.num_patches <= self._max_patches:
+            return self._piece(document, 0, length, 0 if document is measured else capacity)
+        what = (
+            f"{length} tokens and {document.num_patches} patches do not fit a sequence of "
+            f"{capacity} tokens and {self.packing.max_patches or 'any number of'} patches"
+        )
+        if self.packing.over_long == "error":
+            raise DocumentTooLongError(
+                f"{measured.shard}, key {measured.key!r}: {what}; packing.over_long is 'error' "
+                "(choose split, truncate or drop, or a longer sequence_length)"
+            )
+        if self.packing.over_long == "drop":
+            self._reject(_rejected(measured, "packing", what))
+            return None
+        if self.packing.over_long == "truncate":
+            short = truncate(document, capacity, self._max_patches, self.end_ids)
+            if not has_targets(short, 0, len(short.tokens)):
+                self._reject(_rejected(measured, "packing", "nothing to train on once truncated"))
+                return None
+            return self._piece(short, 0, len(short.tokens), capacity)
+        self._rest = self._piece(document, 0, length, capacity)
+        return None
+
+    def _cut(self, rest: Piece) -> Piece | None:
+        """Take the next piece off the document being cut; None if that piece trains nothing."""
+        stop = next_cut(rest.document, rest.start, rest.fitted, self._max_patches)
+        piece = self._piece(rest.document, rest.start, stop, rest.fitted)
+        self._rest = None
+        if stop < rest.stop:
+            self._rest = self._piece(rest.document, stop, rest.stop, rest.fitted)
+        if has_targets(rest.document, piece.start, piece.stop):
+            return piece
+        self._skip_piece(piece)
+        return None
+
+    def _skip_piece(self, piece: Piece) -> None:
+        """A piece of only media, or of text without loss: it would train nothing anywhere."""
+        document = piece.document
+        if piece.stop == len(document.tokens):
+            self._counts[document.ref.source].delivered += 1
+        reason = f"tokens {piece.start} to {piece.stop} of a cut document hold nothing to train on"
+        self.on_rejected(_rejected(document, "packing", reason))
+
+    def _fit(self, document: MeasuredDocument, capacity: int) -> MeasuredDocument:
+        document = self._relayout(document, capacity)
+        over = len(document.tokens) > capacity or document.num_patches > self._max_patches
+        if over and self.packing.over_long == "truncate":
+            return truncate(document, capacity, self._max_patches, self.end_ids)
+        return document
+
+    def _relayout(self, document: MeasuredDocument, capacity: int) -> MeasuredDocument:
+        if not document.media:
+            return document
+        return self.relayout(document, medium_limit(capacity), self._max_patches)
+
+    def _piece(self, document: MeasuredDocument, start: int, stop: int, fitted: int) -> Piece:
+        return Piece(document, start, stop, fitted, num_patches(document, start, stop))
+
+    def _count_packed(self, piece: Piece) -> None:
+        counts = self._counts[piece.document.ref.source]
+        counts.num_tokens += piece.num_tokens
+        if piece.stop == len(piece.document.tokens):
+            counts.delivered += 1
+
+    def _reject(self, rejected: Rejected) -> None:
+        counts = self._counts[rejected.ref.source]
+        setattr(counts, rejected.outcome, getattr(counts, rejected.outcome) + 1)
+        self.on_rejected(rejected)
+        if rejected.outcome != "quarantined":
+            return
+        where = f"{rejected.shard}, key {rejected.key!r}, stage {rejected.stage}"
+        if self.on_bad_sample == "raise":
+            raise ZephonError(f"{where}: {rejected.reason} (on_bad_sample is 'raise')")
+        self._quarantined_in_row += 1
+        if self._quarantined_in_row > self.max_quarantined_in_row:
+            raise TooManyQuarantinedError(
+                f"lane {self.lane}: {self._quarantined_in_row} samples in a row could not be used, "
+                f"more than max_consecutive_quarantined={self.max_quarantined_in_row}; the last: "
+                f"{where}: {rejected.reason}"
+            )
+
+
+def _rejected(document: MeasuredDocument, stage: str, reason: str) -> Rejected:
+    return Rejected(document.ref, document.shard, document.key, "dropped", stage, reason)
+
+
+def _recipe_digest(pieces: tuple[Piece, ...]) -> bytes:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        place = (*piece.document.ref, piece.start, piece.stop)
+        digest.update(piece.document.digest + repr(place).encode())
+    return digest.digest()
