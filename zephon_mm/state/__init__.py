@@ -1,0 +1,19 @@
+"""Checkpoints: what a run is, and where its lanes stand (C8)."""
+
+from .identity import CHANGES, Change, Identity, check_changes, compare, fingerprint, identity
+from .lane import LaneState, LiveDocument
+from .loader import LoaderState, merge_states
+
+__all__ = [
+    "CHANGES",
+    "Change",
+    "Identity",
+    "LaneState",
+    "LiveDocument",
+    "LoaderState",
+    "check_changes",
+    "compare",
+    "fingerprint",
+    "identity",
+    "merge_states",
+]

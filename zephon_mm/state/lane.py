@@ -1,0 +1,168 @@
+"""The bytes of one lane's state (C8): a fixed head, then a few bytes for each waiting document.
+
+Layout, little-endian: magic, version, lane, sequences, draw, quarantined in a row, number of
+sources; per source its next position and five counts; the waiting documents in pool order, each a
+varint of ``2·source + has_range``, the zigzag distance of its position from the previous one of its
+source (the first: from the source's next position), and with a range its start, stop and fitted
+length; a 16-byte checksum over the live measurements; the 32-byte chained digest; CRC-32 of all
+before. Counters have fixed widths, so the size stays flat however far a run has come.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..errors import StateError
+
+_MAGIC = b"zmmL"
+_VERSION = 1
+_HEAD = struct.Struct("<4sBBIQQIH")
+_SOURCE = struct.Struct("<6Q")
+_TAIL = struct.Struct("<16s32s")
+_CRC = struct.Struct("<I")
+_ENDED, _HAS_REST = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDocument:
+    """A waiting document: its draw, and the part of it if it was cut or re-laid (``fitted`` > 0)."""
+
+    source: int
+    position: int
+    start: int = 0
+    stop: int = 0
+    fitted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """One lane between two steps.
+
+    Attributes:
+        draw: mixture draws made.
+        positions: next position of each source.
+        counts: per source delivered, filtered, dropped, quarantined, tokens.
+        live: waiting documents, oldest first.
+        rest: the document being cut, from its next piece on.
+        checksum: 16 bytes over the measurements of ``live`` and ``rest``.
+        digest: 32 bytes, chained over every recipe emitted.
+    """
+
+    lane: int
+    num_sequences: int
+    draw: int
+    positions: tuple[int, ...]
+    counts: tuple[tuple[int, int, int, int, int], ...]
+    quarantined_in_row: int
+    live: tuple[LiveDocument, ...]
+    rest: LiveDocument | None
+    checksum: bytes
+    digest: bytes
+    ended: bool
+
+    def encode(self) -> bytes:
+        """The state as bytes; equal states give equal bytes."""
+        flags = _ENDED * self.ended | _HAS_REST * (self.rest is not None)
+        out = bytearray(
+            _HEAD.pack(
+                _MAGIC,
+                _VERSION,
+                flags,
+                self.lane,
+                self.num_sequences,
+                self.draw,
+                self.quarantined_in_row,
+                len(self.positions),
+            )
+        )
+        for position, counts in zip(self.positions, self.counts, strict=True):
+            out += _SOURCE.pack(position, *counts)
+        documents = [*self.live, *([self.rest] if self.rest else [])]
+        _put(out, len(documents))
+        last = list(self.positions)
+        for document in documents:
+            _put(out, 2 * document.source + (document.fitted > 0))
+            _put(out, _zigzag(document.position - last[document.source]))
+            last[document.source] = document.position
+            if document.fitted:
+                for value in (document.start, document.stop, document.fitted):
+                    _put(out, value)
+        out += _TAIL.pack(self.checksum, self.digest)
+        return bytes(out + _CRC.pack(zlib.crc32(out)))
+
+    @classmethod
+    def decode(cls, data: bytes) -> LaneState:
+        """Read a state; StateError for another version, and for bytes cut short or changed."""
+        if len(data) < _HEAD.size + _TAIL.size + _CRC.size or data[:4] != _MAGIC:
+            raise StateError(f"a lane state of {len(data)} bytes is cut short or not a lane state")
+        if zlib.crc32(data[: -_CRC.size]) != _CRC.unpack(data[-_CRC.size :])[0]:
+            raise StateError("a lane state fails its checksum: it was cut short or changed")
+        head = _HEAD.unpack_from(data)
+        _, version, flags, lane, num_sequences, draw, in_row, num_sources = head
+        if version != _VERSION:
+            raise StateError(f"a lane state of version {version}; this release reads {_VERSION}")
+        at = _HEAD.size
+        rows = []
+        for _ in range(num_sources):
+            rows.append(_SOURCE.unpack_from(data, at))
+            at += _SOURCE.size
+        values = _varints(data, at, len(data) - _TAIL.size - _CRC.size)
+        documents = _documents(values, [row[0] for row in rows])
+        rest = documents.pop() if flags & _HAS_REST else None
+        checksum, digest = _TAIL.unpack_from(data, len(data) - _TAIL.size - _CRC.size)
+        return cls(
+            lane=lane,
+            num_sequences=num_sequences,
+            draw=draw,
+            positions=tuple(row[0] for row in rows),
+            counts=tuple((row[1], row[2], row[3], row[4], row[5]) for row in rows),
+            quarantined_in_row=in_row,
+            live=tuple(documents),
+            rest=rest,
+            checksum=checksum,
+            digest=digest,
+            ended=bool(flags & _ENDED),
+        )
+
+
+def _documents(values: Iterator[int], positions: Sequence[int]) -> list[LiveDocument]:
+    last = list(positions)
+    documents = []
+    for _ in range(next(values)):
+        source, ranged = divmod(next(values), 2)
+        last[source] += _unzigzag(next(values))
+        if ranged:
+            start, stop, fitted = next(values), next(values), next(values)
+            documents.append(LiveDocument(source, last[source], start, stop, fitted))
+        else:
+            documents.append(LiveDocument(source, last[source]))
+    return documents
+
+
+def _put(out: bytearray, value: int) -> None:
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+
+
+def _varints(data: bytes, at: int, end: int) -> Iterator[int]:
+    value = shift = 0
+    for byte in data[at:end]:
+        value |= (byte & 127) << shift
+        if byte & 128:
+            shift += 7
+        else:
+            yield value
+            value = shift = 0
+
+
+def _zigzag(value: int) -> int:
+    return 2 * value if value >= 0 else -2 * value - 1
+
+
+def _unzigzag(value: int) -> int:
+    return value >> 1 if value % 2 == 0 else -(value + 1 >> 1)
