@@ -1,0 +1,1 @@
+"""What ``zephon-mm demo`` does: shards of real photos and clips, a tiny model, a stop, a resume."""
