@@ -28,7 +28,7 @@ def key(purpose: str, *parts: str | int) -> int:
 
 
 def words(stream_key: int, first: int, count: int) -> NDArray[np.uint64]:
-    """Words ``first … first + count − 1`` of a stream: uint64 [count]."""
+    """Words ``first … first + count - 1`` of a stream: uint64 [count]."""
     block, skip = divmod(first, _WORDS_PER_BLOCK)
     philox = np.random.Philox(key=stream_key, counter=block)
     return philox.random_raw(skip + count)[skip:]
@@ -36,7 +36,7 @@ def words(stream_key: int, first: int, count: int) -> NDArray[np.uint64]:
 
 def uniforms(stream_key: int, first: int, count: int) -> NDArray[np.float64]:
     """Numbers in [0, 1) with 53 random bits, one a word: float64 [count]."""
-    return (words(stream_key, first, count) >> np.uint64(11)) * 2.0**-53
+    return (words(stream_key, first, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def below(stream_key: int, index: int, limit: int) -> int:
