@@ -1,0 +1,1 @@
+"""Media: header probes, frame sampling, pictures and pixels. Import the submodules."""
