@@ -1,0 +1,294 @@
+"""What a format sees of a sample, and the checks that every format shares.
+
+A format is a function ``(Sample, FormatOptions) -> Document``. It names media by their field and
+never reads their bytes. Whatever is wrong with the sample's own bytes leaves it as
+``SampleError``: ``filtered`` where there is nothing to learn from (no text), ``quarantined`` where
+it can't be read. Reasons are one line and never quote the sample's content.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import ConfigError, SampleError
+from ..sample import Document, Part, TextPart
+from .template import captioned, surrounded
+
+IMAGE_EXTENSIONS = frozenset(
+    "jpg jpeg jpe jfif png webp gif bmp tif tiff ppm pgm pbm pnm jp2 avif".split()
+)
+VIDEO_EXTENSIONS = frozenset(
+    "mp4 m4v mov webm mkv avi ts m2ts mts mpg mpeg ogv wmv flv 3gp h264 h265 hevc ivf".split()
+)
+
+_Bytes = bytes
+_NAMES_SHOWN = 8
+_DIGITS = re.compile(r"(\d+)")
+
+
+class Sample:
+    """One sample of a shard: names and positions of its members; bytes are read when asked for.
+
+    Args:
+        key: the sample's key, case kept.
+        shard: URL of its shard, for messages.
+        fields: field (lower-cased, without a leading dot) to position of the member in the index.
+        read: position to bytes; raises the world's failures, which pass through untouched.
+        name: position to the member's full name in the tar.
+    """
+
+    __slots__ = ("_name", "_read", "fields", "key", "shard")
+
+    def __init__(
+        self,
+        key: str,
+        shard: str,
+        fields: Mapping[str, int],
+        read: Callable[[int], bytes | memoryview],
+        name: Callable[[int], str],
+    ) -> None:
+        self.key = key
+        self.shard = shard
+        self.fields = fields
+        self._read = read
+        self._name = name
+
+    def has(self, field: str) -> bool:
+        return field.lower() in self.fields
+
+    def member_name(self, field: str) -> str:
+        """The full name of the member that holds ``field``."""
+        return self._name(self._position(field))
+
+    def describe(self) -> str:
+        """The members' full names, for a message; a long list is cut."""
+        names = [repr(self._name(position)) for position in self.fields.values()]
+        more = len(names) - _NAMES_SHOWN
+        shown = ", ".join(names[:_NAMES_SHOWN]) or "nothing"
+        return f"{shown} and {more} more" if more > 0 else shown
+
+    def bytes(self, field: str) -> _Bytes:
+        """The member's bytes. Raises SampleError if there is no such field."""
+        return _Bytes(self._read(self._position(field)))
+
+    def text(self, field: str) -> str:
+        """The member as UTF-8, less a leading byte order mark. SampleError if it is not UTF-8."""
+        try:
+            return self.bytes(field).decode("utf-8").removeprefix("\ufeff")
+        except UnicodeDecodeError as error:
+            raise SampleError(
+                f"member {self.member_name(field)!r} is not UTF-8 (byte {error.start})",
+                stage="format",
+            ) from error
+
+    def json(self, field: str = "json") -> Any:
+        """The member as JSON; SampleError for anything that ``parse_json`` refuses."""
+        return parse_json(self.text(field), f"member {self.member_name(field)!r}")
+
+    def image_fields(self) -> tuple[str, ...]:
+        """Fields whose last extension is a picture's; numbers in names order as numbers."""
+        return _with_extension(self.fields, IMAGE_EXTENSIONS)
+
+    def video_fields(self) -> tuple[str, ...]:
+        """Fields whose last extension is a clip's; numbers in names order as numbers."""
+        return _with_extension(self.fields, VIDEO_EXTENSIONS)
+
+    def one_of(self, extensions: Iterable[str]) -> str | None:
+        """The one field that is exactly one of ``extensions``; None if there is none.
+
+        Raises SampleError when there are several, since choosing one would be a guess.
+        """
+        known = frozenset(extensions)
+        found = sorted(field for field in self.fields if field in known)
+        if len(found) > 1:
+            raise SampleError(
+                f"fields {', '.join(map(repr, found))} compete: name one in the source's options",
+                stage="format",
+            )
+        return found[0] if found else None
+
+    def missing(self, wanted: str, hint: str = "") -> SampleError:
+        """The error for a required member that isn't there; it names those that are."""
+        end = f"; {hint}" if hint else ""
+        return SampleError(f"no {wanted}: the sample has {self.describe()}{end}", stage="format")
+
+    def resolve(self, name: str) -> str | None:
+        """The field that ``name`` means: a field, or a member's name with or without its folder."""
+        folder, _, base = self.key.rpartition("/")
+        low = name.lower()
+        if low in self.fields:
+            return low
+        for prefix in (self.key, base) if folder else (self.key,):
+            if name.startswith(prefix + ".") and low[len(prefix) + 1 :] in self.fields:
+                return low[len(prefix) + 1 :]
+        return None
+
+    def _position(self, field: str) -> int:
+        try:
+            return self.fields[field.lower()]
+        except KeyError:
+            raise self.missing(f"member {field!a}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class FormatOptions:
+    """A source's ``options`` and the run's template, as a format function gets them."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    template: str = "{media}{text}<|endoftext|>"
+
+    def string(self, name: str) -> str | None:
+        """The option as a non-empty string, or None. Raises ConfigError for another type."""
+        value = self.values.get(name)
+        if value is not None and not (isinstance(value, str) and value):
+            raise ConfigError(f"options.{name}={value!r}: must be a non-empty string")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """The option as true or false (default). Raises ConfigError for another type."""
+        value = self.values.get(name, False)
+        if not isinstance(value, bool):
+            raise ConfigError(f"options.{name}={value!r}: must be true or false")
+        return value
+
+    def captioned(self, media: Sequence[Part], text: str) -> Document:
+        """Media and one text in the template's order. Blank text: filtered."""
+        if not text.strip():
+            raise no_text("the text is empty" if not text else "the text is blank")
+        return Document(parts=captioned(self.template, media, text))
+
+    def surrounded(self, parts: Sequence[Part]) -> Document:
+        """Parts in their own order, the template's outer text around. No text: filtered."""
+        if not has_text(parts):
+            raise no_text("no part has text")
+        return Document(parts=surrounded(self.template, parts))
+
+
+Format = Callable[[Sample, FormatOptions], Document]
+
+
+def has_text(parts: Iterable[Part]) -> bool:
+    """Whether any part is text that is not blank."""
+    return any(isinstance(part, TextPart) and part.text.strip() for part in parts)
+
+
+def no_text(reason: str) -> SampleError:
+    """The outcome of a sample that has nothing to learn from."""
+    return SampleError(reason, stage="format", kind="filtered")
+
+
+def malformed(reason: str) -> SampleError:
+    """The outcome of a sample whose content has the wrong shape."""
+    return SampleError(reason, stage="format")
+
+
+def parse_json(text: str, what: str) -> Any:
+    """Parse JSON, or raise SampleError: bad syntax, a repeated key, nesting that is too deep.
+
+    ``NaN`` and ``Infinity`` pass as numbers, since writers of metadata leave them beside good
+    captions; a format that meets one where it needs a value refuses it.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except SampleError as error:
+        raise malformed(f"{what}: {error.reason}") from None
+    except json.JSONDecodeError as error:
+        raise malformed(f"{what} is not JSON ({error.msg} at character {error.pos})") from error
+    except RecursionError:
+        raise malformed(f"{what} is not usable JSON (nested too deep)") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise malformed(f"{what} is not usable JSON (a number is too long)") from error
+
+
+def checked_text(value: Any, what: str) -> str:
+    """``value`` as text that a tokeniser can take; null reads as empty."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise malformed(f"{what} is {kind_of(value)}, expected a string")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise malformed(f"{what} holds half a surrogate pair (character {error.start})") from error
+    return value
+
+
+def checked_list(value: Any, what: str) -> list[Any]:
+    """``value`` if it is a list, or SampleError."""
+    if not isinstance(value, list):
+        raise malformed(f"{what} is {kind_of(value)}, expected a list")
+    return value
+
+
+def checked_object(value: Any, what: str) -> dict[str, Any]:
+    """``value`` if it is an object, or SampleError."""
+    if not isinstance(value, dict):
+        raise malformed(f"{what} is {kind_of(value)}, expected an object")
+    return value
+
+
+def seconds(value: Any, what: str) -> float:
+    """A time as seconds: a number, or ``SS[.fff]``, ``MM:SS[.fff]``, ``HH:MM:SS[.fff]``."""
+    if isinstance(value, str):
+        parts = value.strip().split(":")
+        if len(parts) <= 3 and all(re.fullmatch(r"[0-9]{1,9}", p) for p in parts[:-1]):
+            if re.fullmatch(r"[0-9]{1,9}([.,][0-9]{1,9})?", parts[-1]):
+                total = float(parts[-1].replace(",", "."))
+                for scale, part in zip((60, 3600), reversed(parts[:-1]), strict=False):
+                    total += scale * int(part)
+                return total
+        raise malformed(f"{what} is not a time such as 1.5 or '00:00:01.500'")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise malformed(f"{what} is {kind_of(value)}, expected a time in seconds")
+    if not (0 <= value < 1e9 and math.isfinite(value)):
+        raise malformed(f"{what} is not a time of 0 seconds or more")
+    return float(value)
+
+
+def window(start: Any, end: Any, what: str) -> tuple[float, float]:
+    """A clip window in seconds; SampleError unless it ends after it starts."""
+    first, last = seconds(start, f"{what} start"), seconds(end, f"{what} end")
+    if not first < last:
+        raise malformed(f"{what} ends at {last:g} s, not after its start at {first:g} s")
+    return first, last
+
+
+def kind_of(value: Any) -> str:
+    """What JSON calls the value's type."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, (int, float)):
+        return "a number"
+    for kind, name in ((str, "a string"), (list, "a list"), (dict, "an object")):
+        if isinstance(value, kind):
+            return name
+    return type(value).__name__
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise malformed(f"the key {twice[:40]!a} comes twice in one object")
+    return result
+
+
+def _with_extension(fields: Iterable[str], extensions: frozenset[str]) -> tuple[str, ...]:
+    found = [name for name in fields if name.rpartition(".")[2] in extensions]
+    return tuple(sorted(found, key=_natural))
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    return [
+        (0, int(part), part) if part.isdecimal() and part.isascii() else (1, 0, part)
+        for part in _DIGITS.split(name)
+        if part
+    ]

@@ -1,0 +1,222 @@
+"""``chat``: conversations, loss on the assistant's turns only.
+
+One reader for the shapes in use, all in the ``json`` member (see docs/formats.md):
+
+- Hugging Face: ``[{role, content}]``, alone or under ``messages``, content a string or a list of
+  parts ``{"type": "text" | "image" | "video", …}``;
+- LLaVA, Qwen: ``conversations [{from, value}]`` with ``<image>`` and ``<video>`` markers, files
+  under ``image`` and ``video``;
+- ShareGPT (LLaMA-Factory): ``messages [{role, content}]`` with markers, files under ``images`` and
+  ``videos``;
+- LLaVA-OneVision-1.5: ``texts [{role, content}]``, ``media``, ``name``.
+
+Markers count in string contents only. Markers (and parts that name no file) take the files in
+order, and their number must equal the files': those the JSON lists, else the sample's own, numbers
+in names ordered as numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..sample import Document, ImagePart, Part, TextPart, Turn, VideoPart
+from .base import (
+    FormatOptions,
+    Sample,
+    checked_list,
+    checked_object,
+    checked_text,
+    has_text,
+    kind_of,
+    malformed,
+    no_text,
+    window,
+)
+
+OPTIONS = frozenset({"json_field", "messages_key"})
+
+_MESSAGE_KEYS = ("messages", "conversations", "texts")
+_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "model": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "observation": "tool",
+}
+_MARKER = re.compile(r"(<image>|<video>)")
+_NOUNS = {"image": "picture", "video": "clip"}
+_PART_KEYS = ("text", "image", "video", "image_url", "video_url")
+_Kind = Literal["image", "video"]
+_KINDS: tuple[_Kind, ...] = ("image", "video")
+
+
+@dataclass(slots=True)
+class _Medium:
+    """A medium's place in the conversation; ``field`` is found once all places are known."""
+
+    kind: _Kind
+    name: str | None
+    what: str
+    start: float | None = None
+    end: float | None = None
+    field: str = ""
+
+    def part(self) -> Part:
+        if self.kind == "image":
+            return ImagePart(self.field)
+        return VideoPart(self.field, self.start, self.end)
+
+
+def chat(sample: Sample, options: FormatOptions) -> Document:
+    """A document of turns. No assistant turn with text: filtered."""
+    field = options.string("json_field") or "json"
+    what = f"member {sample.member_name(field)!r}"
+    data = sample.json(field)
+    head = data if isinstance(data, dict) else {}
+    messages, what = _messages(data, what, options.string("messages_key"))
+    turns = [_turn(message, f"{what}[{at}]") for at, message in enumerate(messages)]
+    system = checked_text(head.get("system"), f"{what}: 'system'")
+    if system and not (turns and turns[0][0] == "system"):
+        turns.insert(0, ("system", [TextPart(system)]))
+    media = [item for _, items in turns for item in items if isinstance(item, _Medium)]
+    for kind in _KINDS:
+        places = [medium for medium in media if medium.kind == kind]
+        _assign(sample, kind, places, _listed(head, kind), what)
+    document = Document(
+        turns=tuple(
+            Turn(
+                role=role,
+                parts=tuple(i.part() if isinstance(i, _Medium) else i for i in items),
+                loss=role == "assistant",
+            )
+            for role, items in turns
+        )
+    )
+    if not any(turn.loss and has_text(turn.parts) for turn in document.turns):
+        raise no_text(f"{what}: no assistant turn has text")
+    return document
+
+
+def _messages(data: Any, what: str, key: str | None) -> tuple[list[Any], str]:
+    if key is None and isinstance(data, list):
+        return data, what
+    head = checked_object(data, what)
+    wanted = _MESSAGE_KEYS if key is None else (key,)
+    for name in wanted:
+        if head.get(name) is not None:
+            return checked_list(head[name], f"{what}: {name!r}"), f"{what}: {name!r}"
+    raise malformed(f"{what}: no key {' or '.join(map(repr, wanted))} with the list of messages")
+
+
+def _turn(value: Any, what: str) -> tuple[str, list[TextPart | _Medium]]:
+    message = checked_object(value, what)
+    said = message["role"] if "role" in message else message.get("from")
+    role = _ROLES.get(said) if isinstance(said, str) else None
+    if role is None:
+        shown = f"{said[:40]!a}" if isinstance(said, str) else kind_of(said)
+        raise malformed(f"{what}: role {shown} is not one of {', '.join(_ROLES)}")
+    content = message["content"] if "content" in message else message.get("value")
+    if isinstance(content, list):
+        return role, [_content(item, f"{what} content[{at}]") for at, item in enumerate(content)]
+    return role, _marked(checked_text(content, f"{what} content"), what)
+
+
+def _marked(text: str, what: str) -> list[TextPart | _Medium]:
+    items: list[TextPart | _Medium] = []
+    for piece in _MARKER.split(text):
+        if piece == "<image>":
+            items.append(_Medium("image", None, what))
+        elif piece == "<video>":
+            items.append(_Medium("video", None, what))
+        elif piece:
+            items.append(TextPart(piece))
+    return items
+
+
+def _content(value: Any, what: str) -> TextPart | _Medium:
+    if isinstance(value, str):
+        return TextPart(checked_text(value, what))
+    item = checked_object(value, what)
+    kind = item.get("type")
+    if kind is None:
+        kind = next((name for name in _PART_KEYS if name in item), None)
+    if kind == "text":
+        return TextPart(checked_text(item.get("text"), f"{what} 'text'"))
+    if kind in ("image", "image_url"):
+        return _Medium("image", _name(item, "image", what), what)
+    if kind in ("video", "video_url"):
+        place = _Medium("video", _name(item, "video", what), what)
+        if item.get("video_start") is not None or item.get("video_end") is not None:
+            place.start, place.end = window(item.get("video_start"), item.get("video_end"), what)
+        return place
+    shown = f"{kind[:40]!a}" if isinstance(kind, str) else kind_of(kind)
+    raise malformed(f"{what} is of type {shown}, expected text, image or video")
+
+
+def _name(item: dict[str, Any], kind: str, what: str) -> str | None:
+    for key in (kind, f"{kind}_url", "url", "path"):
+        value = item.get(key)
+        if isinstance(value, dict):
+            value = value.get("url")
+        if value is not None:
+            return _checked_name(value, f"{what} {key!r}")
+    return None
+
+
+def _checked_name(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise malformed(f"{what} is {kind_of(value)}, expected the name of a member")
+    if value.startswith("data:"):
+        raise malformed(f"{what} holds the medium itself, expected the name of a member")
+    return value.removeprefix("file://")
+
+
+def _listed(head: dict[str, Any], kind: _Kind) -> list[str] | None:
+    """The files of ``kind`` that the JSON lists; None if it doesn't say."""
+    value: Any = None
+    for key in (kind, f"{kind}s"):
+        value = head.get(key)
+        if value not in (None, ""):
+            break
+    else:
+        key, value = "name", head.get("name") if "media" in head else None
+        if value is not None and head.get("media") != kind:
+            value = []
+    if value in (None, ""):
+        return None
+    names = value if isinstance(value, list) else [value]
+    return [_checked_name(_inner(name), f"{key!r}[{at}]") for at, name in enumerate(names)]
+
+
+def _inner(value: Any) -> Any:
+    """The name inside of ``{"path": name}`` or ``{"url": name}``."""
+    return value.get("path") or value.get("url") if isinstance(value, dict) else value
+
+
+def _assign(
+    sample: Sample, kind: _Kind, places: list[_Medium], listed: list[str] | None, what: str
+) -> None:
+    """Give each place its field; SampleError when places and files don't match one to one."""
+    open_places = [place for place in places if place.name is None]
+    own = sample.image_fields() if kind == "image" else sample.video_fields()
+    if open_places or len(open_places) == len(places):
+        files = list(own) if listed is None else listed
+        if len(open_places) != len(files):
+            raise malformed(
+                f"{what}: {len(open_places)} <{kind}> markers for {len(files)} {_NOUNS[kind]}s; "
+                f"the sample has {sample.describe()}"
+            )
+        for place, name in zip(open_places, files, strict=True):
+            place.name = name
+    lone = own[0] if len(own) == 1 and len({place.name for place in places}) == 1 else None
+    for place in places:
+        field = sample.resolve(place.name or "") or lone
+        if field is None:
+            named = f"{(place.name or '')[:80]!a}"
+            raise sample.missing(f"{_NOUNS[kind]} {named} that {place.what} names")
+        place.field = field
