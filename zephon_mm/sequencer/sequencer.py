@@ -138,6 +138,11 @@ class Sequencer:
         """Outcomes so far, a source each."""
         return tuple(self._counts)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the lane has no more draws; documents may still wait."""
+        return self._ended
+
     def next(self, sequence_length: int, capacity: int | None = None) -> Recipe | None:
         """Pack the next sequence; None when the lane has ended and its pool is empty.
 

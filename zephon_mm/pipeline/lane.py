@@ -1,0 +1,247 @@
+"""One lane: its draws, measured ahead in parallel, packed in series.
+
+The lane's state is the plan's cursor after the last measurement that the sequencer took, and the
+sequencer's own. What was drawn or measured further ahead is not state: it is dropped with the lane
+and measured again by whoever goes on from here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from ..backends import Backend, OrderedMap, Ticket
+from ..config import DataConfig, schedule_min
+from ..errors import StateError
+from ..plan import LaneCursor, Plan
+from ..sample import MeasuredDocument, Measurement, Rejected, SampleRef
+from ..sequencer import HARD_CAP, LiveRef, Piece, Recipe, Sequencer, SequencerState
+from ..sequencer.cutting import Relayout
+from ..state import LaneState, LiveDocument
+
+BLOCK = 8
+"""Draws measured by one task."""
+
+Measure = Callable[[Sequence[SampleRef]], Sequence[Measurement | Exception]]
+"""Measures references in order; a failure of the world stands at its place as an exception."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSnapshot:
+    """A lane between two sequences, with its live documents: cheap to take, cheap to go on from."""
+
+    cursor: LaneCursor
+    sequencer: SequencerState
+
+    def encode(self) -> bytes:
+        """The lane's state as a checkpoint holds it."""
+        state = self.sequencer
+        return LaneState(
+            lane=self.cursor.lane,
+            num_sequences=state.num_sequences,
+            draw=self.cursor.draw,
+            positions=tuple(self.cursor.positions),
+            counts=state.counts,
+            quarantined_in_row=state.quarantined_in_row,
+            live=tuple(_live(piece) for piece in state.pool),
+            rest=_live(state.rest) if state.rest else None,
+            checksum=_checksum(state.pool, state.rest),
+            digest=state.digest,
+            ended=state.ended,
+        ).encode()
+
+
+class Lane:
+    """One lane of a run.
+
+    Args:
+        number: which lane.
+        config: the data config.
+        plan: the plan of the run.
+        measure: measures a block of references; runs on the backend.
+        backend: where it runs.
+        relayout: the model family's rule for media that are too large.
+        end_ids: token ids that end a document.
+        on_rejected: called for every sample that gives no document, in order.
+        window: blocks measured ahead.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        config: DataConfig,
+        plan: Plan,
+        measure: Measure,
+        backend: Backend,
+        relayout: Relayout,
+        end_ids: frozenset[int] = frozenset(),
+        on_rejected: Callable[[Rejected], None] = lambda rejected: None,
+        window: int = 1,
+    ) -> None:
+        self.number = number
+        self._config = config
+        self._plan = plan
+        self._measure = measure
+        self._backend = backend
+        self._window = window
+        self._cursor = plan.cursor(number)
+        self._stream: OrderedMap[list[SampleRef], Sequence[Measurement | Exception]] | None = None
+        self._block: deque[Measurement | Exception] = deque()
+        self._sequencer = Sequencer(
+            lane=number,
+            num_sources=len(config.sources),
+            packing=config.packing,
+            pull=self._pull,
+            relayout=relayout,
+            end_ids=end_ids,
+            max_quarantined_in_row=config.max_consecutive_quarantined,
+            on_bad_sample=config.on_bad_sample,
+            on_rejected=on_rejected,
+        )
+
+    def prime(self) -> None:
+        """Start measuring ahead, without waiting."""
+        if self._stream is None and not self._sequencer.ended:
+            refs = self._plan.draws(self._cursor.copy())
+            self._stream = OrderedMap(
+                self._backend, self._measure, _blocks(refs), window=self._window, label="measure"
+            )
+        if self._stream is not None:
+            self._stream.prime()
+
+    def next(self, step: int) -> Recipe | None:
+        """The lane's next sequence, which belongs to ``step``; None at the lane's end."""
+        return self._sequencer.next(
+            self._config.sequence_length_at(step), arrival_capacity(self._config, step)
+        )
+
+    def snapshot(self) -> LaneSnapshot:
+        """Where the lane stands after its last sequence."""
+        return LaneSnapshot(self._cursor.copy(), self._sequencer.state())
+
+    def resume(self, snapshot: LaneSnapshot) -> None:
+        """Go on from a snapshot of this process; only before the first ``next``."""
+        self._cursor = snapshot.cursor.copy()
+        self._sequencer.restore(snapshot.sequencer)
+
+    def revive(self, state: LaneState) -> Revival:
+        """Begin to go on from a checkpoint: its live documents are being measured again."""
+        return Revival(self, state, self._plan, self._measure, self._backend)
+
+    def close(self) -> None:
+        """Cancel what is measured ahead."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def _pull(self) -> Measurement | None:
+        while not self._block:
+            self.prime()
+            block = next(self._stream, None) if self._stream is not None else None
+            if block is None:
+                return None
+            self._block.extend(block)
+        found = self._block[0]
+        if isinstance(found, Exception):
+            raise found  # it stays in its place: asking again gives it again
+        self._block.popleft()
+        self._plan.advance(self._cursor, found.ref)
+        return found
+
+
+class Revival:
+    """A lane being restored from a checkpoint; `finish` waits for its live documents.
+
+    Only they are read: at most `HARD_CAP`, however far the run had come.
+    """
+
+    def __init__(
+        self, lane: Lane, state: LaneState, plan: Plan, measure: Measure, backend: Backend
+    ) -> None:
+        self._lane = lane
+        self._state = state
+        self._live = [*state.live, *([state.rest] if state.rest else [])]
+        draws = dict.fromkeys((live.source, live.position) for live in self._live)
+        self._refs = {draw: plan.ref(lane.number, *draw) for draw in draws}
+        self._tickets: list[Ticket[Sequence[Measurement | Exception]]] = [
+            backend.submit(measure, block) for block in _blocks(iter(self._refs.values()))
+        ]
+
+    def finish(self) -> None:
+        """Put the lane where the checkpoint was.
+
+        Raises:
+            StateError: a live document no longer measures as it did.
+        """
+        measured = [item for ticket in self._tickets for item in ticket.result()]
+        documents: dict[tuple[int, int], MeasuredDocument] = {}
+        for draw, item in zip(self._refs, measured, strict=True):
+            if isinstance(item, Exception):
+                raise item
+            if isinstance(item, Rejected):
+                raise StateError(
+                    f"{item.shard}, key {item.key!r}: waited to be packed when the state was saved "
+                    f"and is now {item.outcome} at stage {item.stage}: {item.reason}"
+                )
+            documents[draw] = item
+        state, lane = self._state, self._lane
+        pieces = [
+            lane._sequencer.revive(
+                LiveRef(self._refs[draw], live.start, live.stop or len(documents[draw].tokens), live.fitted),
+                documents[draw],
+            )
+            for live in self._live
+            for draw in [(live.source, live.position)]
+        ]
+        rest = pieces.pop() if state.rest else None
+        if _checksum(pieces, rest) != state.checksum:
+            raise StateError(
+                f"lane {lane.number}: the {len(self._live)} documents that waited to be packed do "
+                "not measure as they did when the state was saved (another version of the "
+                "tokenizer, of a library or of a user's format function?)"
+            )
+        lane.resume(
+            LaneSnapshot(
+                LaneCursor(lane.number, state.draw, list(state.positions)),
+                SequencerState(
+                    num_sequences=state.num_sequences,
+                    pool=tuple(pieces),
+                    rest=rest,
+                    quarantined_in_row=state.quarantined_in_row,
+                    counts=state.counts,
+                    digest=state.digest,
+                    ended=state.ended,
+                ),
+            )
+        )
+
+
+def arrival_capacity(config: DataConfig, step: int) -> int:
+    """The shortest sequence that a document arriving in ``step`` may still be packed in.
+
+    The oldest waiting document is packed first, so none waits longer than `HARD_CAP` sequences.
+    """
+    per_step = schedule_min(config.global_batch, step, 1 << 62) // config.lanes
+    return schedule_min(config.sequence_length, step, step + -(-HARD_CAP // per_step))
+
+
+def _blocks(refs: Iterator[SampleRef]) -> Iterator[list[SampleRef]]:
+    while block := list(islice(refs, BLOCK)):
+        yield block
+
+
+def _live(piece: Piece) -> LiveDocument:
+    ref = piece.document.ref
+    if not piece.fitted:
+        return LiveDocument(ref.source, ref.position)
+    return LiveDocument(ref.source, ref.position, piece.start, piece.stop, piece.fitted)
+
+
+def _checksum(pool: Sequence[Piece], rest: Piece | None) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in [*pool, *([rest] if rest else [])]:
+        digest.update(piece.document.digest)
+    return digest.digest()

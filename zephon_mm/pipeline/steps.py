@@ -1,0 +1,163 @@
+"""A rank's steps: recipes of its lanes, media of its slots, batches (C2).
+
+Lane ``ℓ`` fills slots ``ℓ·Q … ℓ·Q + Q − 1`` of a step, and the rank trains on a run of slots. It runs
+every lane that its slots touch to the end of the step, and decodes only what lies in its own slots.
+Media of a few steps ahead are submitted before the oldest step is put together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..backends import Backend, Ticket
+from ..batch import Batch, PackedRow, RowPiece
+from ..config import DataConfig
+from ..sample import MeasuredDocument, MediaSpan, SampleRef
+from ..sequencer import Piece, Recipe
+from ..stages.materialise import MediaResult, MediaTask
+from .lane import Lane, LaneSnapshot
+
+Collate = Callable[[Sequence[PackedRow], int, Sequence[int], int], Batch]
+"""``(rows, step, slots, sequence_length)`` → a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One finished step of a rank: its batches (micro-batches, in order) and the state after it."""
+
+    number: int
+    batches: tuple[Batch, ...]
+    lanes: tuple[LaneSnapshot, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the batches' tensors."""
+        return sum(batch.size_bytes for batch in self.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    number: int
+    slots: tuple[int, ...]
+    recipes: tuple[Recipe | None, ...]
+    media: tuple[Ticket[MediaResult], ...]
+    lanes: tuple[LaneSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankSteps:
+    """Makes the steps of one rank.
+
+    Args:
+        config: the data config.
+        dp_rank: this rank.
+        dp_size: ranks that share a global batch.
+        lanes: the lanes that the rank's slots touch, in order.
+        backend: where media are decoded.
+        materialise: decodes one medium.
+        task_bytes: memory that one medium needs until its step is put together.
+        collate: rows to a batch.
+        on_damaged: called for every medium that can't be decoded.
+        ahead: steps whose media are submitted before the oldest is put together.
+        micro_batch: rows a batch; None: all of the rank's rows in one.
+    """
+
+    config: DataConfig
+    dp_rank: int
+    dp_size: int
+    lanes: Sequence[Lane]
+    backend: Backend
+    materialise: Callable[[MediaTask], MediaResult]
+    task_bytes: Callable[[MediaTask], int]
+    collate: Collate
+    on_damaged: Callable[[MeasuredDocument, str], None]
+    ahead: int = 0
+    micro_batch: int | None = None
+
+    def run(self, first_step: int, end_step: int | None) -> Iterator[Step]:
+        """Steps ``[first_step, end_step)``; with None, until no lane has anything left.
+
+        An error of a step that was begun ahead is raised in that step's place.
+        """
+        pending: deque[_Pending] = deque()
+        step = first_step
+        failure: Exception | None = None
+        while end_step is None or step < end_step:
+            try:
+                begun = self._begin(step)
+            except Exception as error:
+                failure = error
+                break
+            if end_step is None and all(recipe is None for recipe in begun.recipes):
+                break
+            pending.append(begun)
+            step += 1
+            if len(pending) > self.ahead:
+                yield self._finish(pending.popleft())
+        while pending:
+            yield self._finish(pending.popleft())
+        if failure is not None:
+            raise failure
+
+    def _begin(self, step: int) -> _Pending:
+        batch = self.config.global_batch_at(step)
+        per_lane = batch // self.config.lanes
+        mine = range(self.dp_rank * batch // self.dp_size, (self.dp_rank + 1) * batch // self.dp_size)
+        for lane in self.lanes:
+            lane.prime()
+        recipes = [
+            recipe
+            for lane in self.lanes
+            for slot in range(lane.number * per_lane, (lane.number + 1) * per_lane)
+            for recipe in [lane.next(step)]
+            if slot in mine
+        ]
+        tickets = tuple(
+            self.backend.submit(self.materialise, task, cost_bytes=self.task_bytes(task))
+            for recipe in recipes
+            if recipe is not None
+            for piece in recipe.pieces
+            for task in _tasks(piece)
+        )
+        snapshots = tuple(lane.snapshot() for lane in self.lanes)
+        return _Pending(step, tuple(mine), tuple(recipes), tickets, snapshots)
+
+    def _finish(self, pending: _Pending) -> Step:
+        media = iter(pending.media)
+        rows = [self._row(recipe, media) for recipe in pending.recipes]
+        length = self.config.sequence_length_at(pending.number)
+        size = self.micro_batch or len(rows)
+        batches = tuple(
+            self.collate(rows[at : at + size], pending.number, pending.slots[at : at + size], length)
+            for at in range(0, len(rows), size)
+        )
+        return Step(pending.number, batches, pending.lanes)
+
+    def _row(self, recipe: Recipe | None, media: Iterator[Ticket[MediaResult]]) -> PackedRow:
+        """The row of a recipe; without one, a row of padding."""
+        pieces = []
+        for piece in recipe.pieces if recipe is not None else ():
+            results = [next(media).result() for _ in _spans(piece)]
+            damaged = next((r.damaged for r in results if r.damaged is not None), None)
+            if damaged is not None:
+                self.on_damaged(piece.document, damaged)
+            patches = tuple(result.patches for result in results)
+            pieces.append(
+                RowPiece(piece.document, piece.start, piece.stop, patches, damaged is not None)
+            )
+        return PackedRow(tuple(pieces))
+
+
+def _spans(piece: Piece) -> list[MediaSpan]:
+    return [
+        span
+        for span in piece.document.media
+        if piece.start <= span.start and span.stop <= piece.stop
+    ]
+
+
+def _tasks(piece: Piece) -> list[MediaTask]:
+    ref: SampleRef = piece.document.ref
+    return [MediaTask(ref, span) for span in _spans(piece)]
