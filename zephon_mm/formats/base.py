@@ -16,15 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ConfigError, SampleError
+from ..media.info import media_kind
 from ..sample import Document, Part, TextPart
 from .template import captioned, surrounded
-
-IMAGE_EXTENSIONS = frozenset(
-    "jpg jpeg jpe jfif png webp gif bmp tif tiff ppm pgm pbm pnm jp2 avif".split()
-)
-VIDEO_EXTENSIONS = frozenset(
-    "mp4 m4v mov webm mkv avi ts m2ts mts mpg mpeg ogv wmv flv 3gp h264 h265 hevc ivf".split()
-)
 
 _Bytes = bytes
 _NAMES_SHOWN = 8
@@ -92,11 +86,11 @@ class Sample:
 
     def image_fields(self) -> tuple[str, ...]:
         """Fields whose last extension is a picture's; numbers in names order as numbers."""
-        return _with_extension(self.fields, IMAGE_EXTENSIONS)
+        return _of_kind(self.fields, "image")
 
     def video_fields(self) -> tuple[str, ...]:
         """Fields whose last extension is a clip's; numbers in names order as numbers."""
-        return _with_extension(self.fields, VIDEO_EXTENSIONS)
+        return _of_kind(self.fields, "video")
 
     def one_of(self, extensions: Iterable[str]) -> str | None:
         """The one field that is exactly one of ``extensions``; None if there is none.
@@ -281,8 +275,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _with_extension(fields: Iterable[str], extensions: frozenset[str]) -> tuple[str, ...]:
-    found = [name for name in fields if name.rpartition(".")[2] in extensions]
+def _of_kind(fields: Iterable[str], kind: str) -> tuple[str, ...]:
+    found = [name for name in fields if media_kind(name) == kind]
     return tuple(sorted(found, key=_natural))
 
 

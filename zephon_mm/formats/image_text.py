@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..media.info import IMAGE_EXTENSIONS
 from ..sample import Document, ImagePart
-from .base import IMAGE_EXTENSIONS, FormatOptions, Sample
+from .base import FormatOptions, Sample
 from .text import read_text
 
 OPTIONS = frozenset({"text_key", "text_field", "image_field"})

@@ -7,9 +7,9 @@ is the uncut video and the one window that ``clips`` names is used.
 
 from __future__ import annotations
 
+from ..media.info import VIDEO_EXTENSIONS
 from ..sample import Document, VideoPart
 from .base import (
-    VIDEO_EXTENSIONS,
     FormatOptions,
     Sample,
     checked_list,

@@ -31,9 +31,9 @@ def samples_of_tar(path: Path) -> list[Sample]:
         for member in tar:
             folder, slash, base = member.name.rpartition("/")
             stem, _, field = base.partition(".")
-            data = tar.extractfile(member)
-            assert data is not None
-            groups.setdefault(folder + slash + stem, {})[field] = (member.name, data.read())
+            file = tar.extractfile(member)
+            assert file is not None
+            groups.setdefault(folder + slash + stem, {})[field] = (member.name, file.read())
     found = []
     for key, members in groups.items():
         names = [name for name, _ in members.values()]

@@ -1,4 +1,4 @@
-"""Any bytes, and any JSON value at all, give a Document or a SampleError: never another exception."""
+"""Any bytes and any JSON value give a Document or a SampleError, never another exception."""
 
 from __future__ import annotations
 

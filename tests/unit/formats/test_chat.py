@@ -69,8 +69,8 @@ def test_hugging_face_parts_that_name_their_file() -> None:
         {"type": "image", "image": "file://b.jpg"},
     ):
         assert run(messages(part), "a.jpg", "b.jpg")[0].parts[0] == ImagePart("b.jpg")
-    part = {"type": "video", "video": "x.mp4", "video_start": 1, "video_end": 2.5}
-    assert run(messages(part), "x.mp4")[0].parts[0] == VideoPart("x.mp4", 1.0, 2.5)
+    clip = {"type": "video", "video": "x.mp4", "video_start": 1, "video_end": 2.5}
+    assert run(messages(clip), "x.mp4")[0].parts[0] == VideoPart("x.mp4", 1.0, 2.5)
     assert (
         "itself" in refusal(messages({"type": "image", "image": "data:image/png;base64,"})).reason
     )
