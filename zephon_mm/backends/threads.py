@@ -324,6 +324,7 @@ def _start_workers(pool: _Pool, workers: int) -> None:
 
 
 def _work(pool: _Pool, set_up: threading.Semaphore) -> None:
+    torch.get_num_threads()  # a thread's first use sets its count to the default: have it over with
     torch.set_num_threads(1)
     set_up.release()
     del set_up
