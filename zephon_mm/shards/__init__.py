@@ -1,0 +1,26 @@
+"""Shards: where they lie, what is in them, and reading members at random.
+
+`storage` (ranged reads), `tar` and `sparse` (headers), `grouping` (WebDataset's rules), `index`
+and `sidecar` (one shard's table), `manifest` (one source), `reader`.
+"""
+
+from .index import BuiltIndex, Member, build_index
+from .manifest import Manifest, ShardDone, open_source
+from .reader import ShardReader
+from .sidecar import ShardIndex, load_index
+from .storage import Storage, expand_urls, open_storage
+
+__all__ = [
+    "BuiltIndex",
+    "Manifest",
+    "Member",
+    "ShardDone",
+    "ShardIndex",
+    "ShardReader",
+    "Storage",
+    "build_index",
+    "expand_urls",
+    "load_index",
+    "open_source",
+    "open_storage",
+]

@@ -1,0 +1,273 @@
+"""Random access to members, for the stages that fetch.
+
+Holds a bounded number of open shards and of index bytes, both least recently used first out, and
+may be called from any number of threads. Nothing is opened before it is asked for; a pickled
+reader opens its own.
+
+What is read is what was indexed, or an error: sizes are compared when a shard is first touched,
+and every member's CRC-32 when it is read. Faults are tried again with a short, growing pause.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from ..errors import ShardChangedError, StorageError
+from . import sparse
+from .index import Data, Member
+from .manifest import Manifest
+from .sidecar import ShardIndex, load_index
+from .storage import Storage, open_storage
+
+T = TypeVar("T")
+_Key = tuple[int, int]
+
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """What a reader did so far: for tests and statistics."""
+
+    members: int = 0
+    bytes: int = 0
+    retries: int = 0
+    shards_opened: int = 0
+    indices_opened: int = 0
+
+
+@dataclass(slots=True)
+class _Slot(Generic[T]):
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    value: T | None = None
+
+
+class _Recent(Generic[T]):
+    """A bounded map, least recently used first out; values are made once, outside its lock."""
+
+    def __init__(self, most: int, most_bytes: int | None, drop: Callable[[T], None]) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._drop = drop
+        self._lock = threading.Lock()
+        self._slots: OrderedDict[_Key, _Slot[T]] = OrderedDict()
+
+    def get(self, key: _Key, make: Callable[[], T]) -> T:
+        with self._lock:
+            slot = self._slots.setdefault(key, _Slot())
+            self._slots.move_to_end(key)
+        value = slot.value
+        if value is not None:
+            return value
+        with slot.lock:
+            if slot.value is None:
+                slot.value = make()
+            value = slot.value
+        self.trim()
+        return value
+
+    def trim(self) -> None:
+        """Drop the oldest values over the bounds; the newest stays."""
+        with self._lock:
+            total = 0
+            if self._most_bytes is not None:
+                total = sum(_size(slot.value) for slot in self._slots.values())
+            while len(self._slots) > 1 and (
+                len(self._slots) > self._most
+                or (self._most_bytes is not None and total > self._most_bytes)
+            ):
+                _, slot = self._slots.popitem(last=False)
+                total -= _size(slot.value)
+                if slot.value is not None:
+                    self._drop(slot.value)
+
+    def discard(self, key: _Key, value: T) -> None:
+        """Forget ``value`` if it is still the one held."""
+        with self._lock:
+            slot = self._slots.get(key)
+            if slot is not None and slot.value is value:
+                del self._slots[key]
+
+    def clear(self) -> None:
+        with self._lock:
+            slots, self._slots = self._slots, OrderedDict()
+        for slot in slots.values():
+            if slot.value is not None:
+                self._drop(slot.value)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._slots)
+
+
+def _size(value: object) -> int:
+    return int(getattr(value, "nbytes", 0))
+
+
+class ShardReader:
+    """Reads members of the shards of several sources.
+
+    Args:
+        manifests: one a source, in the order of ``DataConfig.sources``.
+        cache_dir: where indices may lie besides the shards' own folders.
+        read_retries: tries after a failed read.
+        verify_reads: compare each member's checksum.
+        max_open_shards: shards held open.
+        max_index_bytes: memory of indices held.
+        opener: makes the storage of a URL.
+    """
+
+    def __init__(
+        self,
+        manifests: Sequence[Manifest],
+        *,
+        cache_dir: str | None = None,
+        read_retries: int = 3,
+        verify_reads: bool = True,
+        max_open_shards: int = 128,
+        max_index_bytes: int = 512 << 20,
+        opener: Callable[[str], Storage] = open_storage,
+    ) -> None:
+        self._arguments: dict[str, Any] = {
+            "cache_dir": cache_dir,
+            "read_retries": read_retries,
+            "verify_reads": verify_reads,
+            "max_open_shards": max_open_shards,
+            "max_index_bytes": max_index_bytes,
+            "opener": opener,
+        }
+        self.manifests = tuple(manifests)
+        self.reads = ReadCounts()
+        self._count_lock = threading.Lock()
+        self._cache_dir = cache_dir
+        self._retries = read_retries
+        self._verify = verify_reads
+        self._opener = opener
+        self._shards: _Recent[Storage] = _Recent(max_open_shards, None, _let_go)
+        self._indices: _Recent[ShardIndex] = _Recent(1 << 20, max_index_bytes, _let_go)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (self.manifests, self._arguments))
+
+    def url(self, source: int, shard: int) -> str:
+        """The shard's URL."""
+        return self.manifests[source].shards[shard]
+
+    def index(self, source: int, shard: int) -> ShardIndex:
+        """The shard's index; its size is compared with the shard's when it is opened.
+
+        Raises:
+            SidecarError: it is missing, unreadable or not the manifest's.
+            ShardChangedError: the shard has another size.
+            StorageError: the shard or its index can't be read.
+        """
+        return self._try(
+            self.url(source, shard),
+            lambda: self._indices.get((source, shard), lambda: self._load(source, shard)),
+        )
+
+    def member(self, source: int, shard: int, position: int) -> Member:
+        """What the index says of a member. Raises as `index`."""
+        index = self.index(source, shard)
+        return self._try(index.shard, lambda: index.member(position))
+
+    def read(self, source: int, shard: int, position: int) -> Data:
+        """A member's bytes, holes of a sparse member filled; a view where nothing was copied.
+
+        Raises:
+            ShardChangedError: they are not those that were indexed.
+            StorageError: they can't be read, after all retries.
+            SidecarError: the index is missing, unreadable or not the manifest's.
+        """
+        member = self.member(source, shard, position)
+        url = self.url(source, shard)
+        data = self._try(url, lambda: self._read_once(source, shard, member))
+        with self._count_lock:
+            self.reads.members += 1
+            self.reads.bytes += member.length
+        return data
+
+    def close(self) -> None:
+        """Let go of everything; a later read opens it again."""
+        self._shards.clear()
+        self._indices.clear()
+
+    def __len__(self) -> int:
+        return len(self._shards) + len(self._indices)
+
+    def _load(self, source: int, shard: int) -> ShardIndex:
+        manifest = self.manifests[source]
+        index = load_index(
+            manifest.shards[shard],
+            key_rule=manifest.key_rule,
+            allow_truncated=manifest.allow_truncated,
+            probed=manifest.probed,
+            cache_dir=self._cache_dir,
+            digest=manifest.digests[shard].tobytes(),
+        )
+        with self._count_lock:
+            self.reads.indices_opened += 1
+        return index
+
+    def _open(self, source: int, shard: int) -> Storage:
+        storage = self._opener(self.url(source, shard))
+        with self._count_lock:
+            self.reads.shards_opened += 1
+        return storage
+
+    def _read_once(self, source: int, shard: int, member: Member) -> Data:
+        key = (source, shard)
+        storage = self._shards.get(key, lambda: self._open(source, shard))
+        try:
+            data: Data = storage.read(member.offset, member.stored)
+            if member.sparse is not None:
+                data = sparse.expand(data, member.sparse, member.length)
+            if len(data) != member.length or (self._verify and zlib.crc32(data) != member.checksum):
+                raise ShardChangedError(
+                    f"member {member.name!r} does not have the bytes that were indexed "
+                    f"({member.length}, CRC-32 {member.checksum:08x}); fetch the shard again or, "
+                    "if the change is meant, run `zephon-mm index --force`",
+                    shard=self.url(source, shard),
+                    offset=member.offset,
+                )
+            return data
+        except (OSError, ShardChangedError):
+            self._shards.discard(key, storage)
+            raise
+
+    def _try(self, url: str, work: Callable[[], T]) -> T:
+        pause = _FIRST_PAUSE_SECONDS
+        changed = 0
+        for attempt in range(self._retries + 1):
+            try:
+                return work()
+            except ShardChangedError:
+                changed += 1
+                if changed > 1 or attempt == self._retries:
+                    raise
+            except OSError as error:
+                if attempt == self._retries:
+                    raise StorageError(
+                        f"{url}: can't be read after {attempt + 1} tries "
+                        f"({getattr(error, 'strerror', None) or error}); check the disk or network"
+                    ) from error
+            with self._count_lock:
+                self.reads.retries += 1
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        raise StorageError(f"{url}: not tried; read_retries={self._retries} is below 0")
+
+
+def _let_go(value: object) -> None:
+    """Drop a value: others may still read from it, so its memory goes with the last of them."""
+
+
+def _rebuild(manifests: tuple[Manifest, ...], arguments: dict[str, Any]) -> ShardReader:
+    return ShardReader(manifests, **arguments)

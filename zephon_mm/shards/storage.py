@@ -1,0 +1,185 @@
+"""Where shards lie: one small protocol, and local files behind a memory map.
+
+`Storage` is all that the rest of the package knows of a disk or a network: a size and ranged
+reads. Local paths and ``file://`` URLs are mapped; a read is then a view, no copy. Before each
+read the file's size is asked again, so a file that was cut under the map is an error here and
+not a bus fault. Remote stores will implement the same three methods.
+"""
+
+from __future__ import annotations
+
+import glob
+import mmap
+import os
+import re
+import urllib.parse
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..errors import ConfigError, ShardChangedError, StorageError
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):")
+_SUPPORTED = "local paths and file:// URLs"
+_CHECKED_AT_ONCE = 1000
+
+
+class Storage(Protocol):
+    """One open object. Methods may be called from several threads."""
+
+    def size(self) -> int:
+        """Size in bytes, now."""
+        ...
+
+    def read(self, start: int, length: int) -> memoryview | bytes:
+        """Exactly ``length`` bytes from ``start``.
+
+        Raises:
+            StorageError: the store can't be read.
+            ShardChangedError: the object ends before ``start + length``.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the object. Views that were handed out stay valid."""
+        ...
+
+
+class LocalStorage:
+    """A local file behind a read-only memory map."""
+
+    def __init__(self, path: str, url: str) -> None:
+        self._url = url
+        try:
+            with open(path, "rb") as file:
+                self._mapped = os.fstat(file.fileno()).st_size
+                self._map = (
+                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self._mapped else None
+                )
+        except (OSError, ValueError) as error:
+            raise StorageError(
+                f"{url}: can't be opened ({getattr(error, 'strerror', None) or error}); check that "
+                "the shard exists and may be read"
+            ) from error
+        self._view = memoryview(self._map) if self._map is not None else memoryview(b"")
+
+    def size(self) -> int:
+        """Size in bytes, now; a file that grew or shrank shows it."""
+        return self._map.size() if self._map is not None else self._mapped
+
+    def read(self, start: int, length: int) -> memoryview:
+        """A view of exactly ``length`` bytes from ``start``."""
+        end = start + length
+        if start < 0 or length < 0 or end > min(self._mapped, self.size()):
+            raise ShardChangedError(
+                f"bytes {start} to {end} were asked for and the file has {self.size()}: it was cut "
+                "or rewritten; run `zephon-mm index --force` if that is meant",
+                shard=self._url,
+                offset=max(start, 0),
+            )
+        return self._view[start:end]
+
+    def close(self) -> None:
+        """Drop the map; it is freed once no view is left."""
+        self._view = memoryview(b"")
+        self._map, self._mapped = None, 0
+
+
+def local_path(url: str) -> str:
+    """The local path of ``url``.
+
+    Raises:
+        ConfigError: the URL is of a scheme that is not supported.
+    """
+    match = _SCHEME.match(url)
+    if match is None:
+        return url
+    if match.group(1).lower() != "file":
+        raise ConfigError(
+            f"{url!r}: storage {match.group(1)!r} is not supported; supported: {_SUPPORTED}"
+        )
+    parts = urllib.parse.urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise ConfigError(f"{url!r}: a file:// URL has three slashes: file:///path/to/shard.tar")
+    return urllib.parse.unquote(url[match.end() :].removeprefix("//").removeprefix("localhost"))
+
+
+def open_storage(url: str) -> Storage:
+    """Open a shard for ranged reads.
+
+    Raises:
+        ConfigError: the scheme is not supported.
+        StorageError: the shard can't be opened.
+    """
+    return LocalStorage(local_path(url), url)
+
+
+def stat_size(url: str) -> int:
+    """Size of a shard in bytes, without opening it.
+
+    Raises:
+        StorageError: it isn't there or can't be asked.
+    """
+    try:
+        return os.stat(local_path(url)).st_size
+    except OSError as error:
+        raise StorageError(
+            f"{url}: can't be read ({error.strerror}); check that the shard exists"
+        ) from error
+
+
+def expand_urls(urls: str | Sequence[str]) -> list[str]:
+    """Expand braces as WebDataset does, and ``*``, ``?``, ``[…]`` in local paths (sorted).
+
+    A list of over 1,000 literal paths is not looked up on the disk here: starting a run of 10⁵
+    shards must not cost 10⁵ stats. A missing shard is then found when it is first touched.
+
+    Raises:
+        ConfigError: nothing matches, a path is a folder or isn't there, a scheme is not
+            supported, or a shard is named twice.
+    """
+    from braceexpand import braceexpand
+
+    patterns = [urls] if isinstance(urls, str) else list(urls)
+    found: list[str] = []
+    for pattern in patterns:
+        try:
+            names = list(braceexpand(pattern)) if "{" in pattern else [pattern]
+        except ValueError as error:
+            raise ConfigError(f"urls: {pattern!r} has braces that do not match") from error
+        for name in names:
+            found.extend(_expand_glob(name))
+    if not found:
+        raise ConfigError("urls is empty: name at least one shard")
+    if len(set(found)) < len(found):
+        seen: set[str] = set()
+        twice = next(url for url in found if url in seen or seen.add(url))  # type: ignore[func-returns-value]
+        raise ConfigError(
+            f"urls: {twice!r} is named twice; its samples would be counted twice. Use weights or "
+            "epochs to show a shard more often"
+        )
+    if len(found) <= _CHECKED_AT_ONCE:
+        for url in found:
+            _check_file(url)
+    return found
+
+
+def _expand_glob(name: str) -> list[str]:
+    if not any(char in name for char in "*?["):
+        return [name]
+    path = local_path(name)
+    if os.path.exists(path):
+        return [name]
+    matches = sorted(glob.glob(path, recursive=True))
+    if not matches:
+        raise ConfigError(f"urls: nothing matches {name!r}; check the path")
+    return matches
+
+
+def _check_file(url: str) -> None:
+    path = local_path(url)
+    if os.path.isdir(path):
+        raise ConfigError(
+            f"urls: {url!r} is a folder; name its shards, as {os.path.join(url, '*.tar')!r}"
+        )
+    if not os.path.exists(path):
+        raise ConfigError(f"urls: {url!r} is not there; check the path")
