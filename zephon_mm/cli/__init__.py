@@ -1,0 +1,1 @@
+"""The command line, ``zephon-mm``: one file a command, `main` puts them together."""
