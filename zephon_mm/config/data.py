@@ -1,32 +1,17 @@
-"""The two configs (C1): what decides the batches, and what must not.
-
-``DataConfig`` decides order and content, byte by byte, and is fingerprinted. ``ExecutionConfig``
-says how the work is done and changes no batch. Both are frozen and checked when they are made.
-"""
+"""`DataConfig`: everything that decides the order and content of every batch."""
 
 from __future__ import annotations
 
-import bisect
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from .errors import ConfigError
-
-Schedule = int | tuple[tuple[int, int], ...]
-"""A whole number, or ``((first_step, value), …)`` with rising steps from 0."""
-
-
-def _check(condition: bool, message: str) -> None:
-    if not condition:
-        raise ConfigError(message)
-
-
-def _positive(name: str, value: float | None) -> None:
-    if value is not None and not (value > 0 and math.isfinite(value)):
-        raise ConfigError(f"{name}={value!r}: must be a number above 0")
+from ..errors import ConfigError
+from .checks import check, instance, pixel_budget, positive, text, whole
+from .schedule import Schedule, freeze_schedule, schedule_at, schedule_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +44,30 @@ class Source:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check(bool(self.id) and self.id.isprintable(), f"Source.id={self.id!r}: give it a name")
+        text("Source.id", self.id)
+        check(self.id.isprintable(), f"Source.id={self.id!r}: give it a printable name")
         if isinstance(self.urls, list):
             object.__setattr__(self, "urls", tuple(self.urls))
-        _check(bool(self.urls), f"source {self.id!r}: urls is empty")
-        _check(
-            math.isfinite(self.weight) and self.weight >= 0,
-            f"source {self.id!r}: weight={self.weight!r} must be a finite number, 0 or more",
+        urls = (self.urls,) if isinstance(self.urls, str) else self.urls
+        check(
+            isinstance(urls, tuple) and bool(urls) and all(u and isinstance(u, str) for u in urls),
+            f"source {self.id!r}: urls={self.urls!r} must be a path or URL, or a list of them, "
+            "none empty",
         )
-        _positive(f"source {self.id!r}: epochs", self.epochs)
-        _positive(f"source {self.id!r}: mean_tokens", self.mean_tokens)
-        _check(
+        text(f"source {self.id!r}: format", self.format)
+        if self.weight != 0:
+            positive(f"source {self.id!r}: weight (0 or more)", self.weight)
+        whole(f"source {self.id!r}: epochs", self.epochs, optional=True)
+        positive(f"source {self.id!r}: mean_tokens", self.mean_tokens, optional=True)
+        instance(f"source {self.id!r}: allow_truncated", self.allow_truncated, bool)
+        instance(f"source {self.id!r}: options", self.options, Mapping)
+        try:
+            json.dumps(dict(self.options), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"source {self.id!r}: options must hold plain values, as in JSON ({error})"
+            ) from error
+        check(
             self.key in ("first_dot", "last_dot"),
             f"source {self.id!r}: key={self.key!r} must be 'first_dot' or 'last_dot'",
         )
@@ -99,16 +97,18 @@ class VideoSampling:
     max_pixels: int | None = None
 
     def __post_init__(self) -> None:
-        _check(
+        check(
             self.mode in ("fps", "uniform", "random", "all"),
             f"video.mode={self.mode!r} must be one of fps, uniform, random, all",
         )
-        for name in ("fps", "num_frames", "min_frames", "max_frames", "min_pixels", "max_pixels"):
-            _positive(f"video.{name}", getattr(self, name))
-        _check(
+        positive("video.fps", self.fps)
+        for name in ("num_frames", "min_frames", "max_frames"):
+            whole(f"video.{name}", getattr(self, name))
+        check(
             self.min_frames <= self.max_frames,
             f"video.min_frames={self.min_frames} is above video.max_frames={self.max_frames}",
         )
+        pixel_budget("video", self.min_pixels, self.max_pixels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +120,8 @@ class ImageSizing:
     max_source_pixels: int = 178_956_970
 
     def __post_init__(self) -> None:
-        for name in ("min_pixels", "max_pixels", "max_source_pixels"):
-            _positive(f"image.{name}", getattr(self, name))
+        pixel_budget("image", self.min_pixels, self.max_pixels)
+        whole("image.max_source_pixels", self.max_source_pixels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,16 +143,16 @@ class Packing:
     pool: int = 64
 
     def __post_init__(self) -> None:
-        _check(
+        check(
             self.over_long in ("split", "truncate", "drop", "error"),
             f"packing.over_long={self.over_long!r} must be one of split, truncate, drop, error",
         )
-        _check(
+        check(
             self.order in ("oldest", "largest"),
             f"packing.order={self.order!r} must be oldest or largest",
         )
-        _positive("packing.max_patches", self.max_patches)
-        _check(1 <= self.pool <= 1024, f"packing.pool={self.pool} must be between 1 and 1024")
+        whole("packing.max_patches", self.max_patches, optional=True)
+        whole("packing.pool", self.pool, 1, 1024)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,15 +174,13 @@ class Stop:
     count: Literal["exact", "never"] = "exact"
 
     def __post_init__(self) -> None:
-        _positive("stop.num_steps", self.num_steps)
-        _positive("stop.epochs", self.epochs)
-        _check(
+        whole("stop.num_steps", self.num_steps, optional=True)
+        whole("stop.epochs", self.epochs, optional=True)
+        check(
             self.when in ("all_exhausted", "first_exhausted"),
             f"stop.when={self.when!r} must be all_exhausted or first_exhausted",
         )
-        _check(
-            self.count in ("exact", "never"), f"stop.count={self.count!r} must be exact or never"
-        )
+        check(self.count in ("exact", "never"), f"stop.count={self.count!r} must be exact or never")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,18 +224,26 @@ class DataConfig:
     pixel_class: Literal["planes-v1"] = "planes-v1"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sources", tuple(self.sources))
+        if isinstance(self.sources, list):
+            object.__setattr__(self, "sources", tuple(self.sources))
+        check(
+            isinstance(self.sources, tuple) and all(isinstance(s, Source) for s in self.sources),
+            f"sources={self.sources!r}: must be a list of Source",
+        )
+        for name, kind in SECTIONS.items():
+            instance(name, getattr(self, name), kind)
+        for name in ("model", "tokenizer", "template"):
+            text(name, getattr(self, name))
         for name in ("sequence_length", "global_batch"):
-            object.__setattr__(self, name, _freeze_schedule(name, getattr(self, name)))
-        _check(len(self.sources) > 0, "sources is empty: name at least one Source")
+            object.__setattr__(self, name, freeze_schedule(name, getattr(self, name)))
+        check(len(self.sources) > 0, "sources is empty: name at least one Source")
         ids = [s.id for s in self.sources]
         twice = sorted({i for i in ids if ids.count(i) > 1})
-        _check(not twice, f"source ids must differ; {', '.join(map(repr, twice))} come twice")
-        _check(
-            sum(s.weight for s in self.sources) > 0, "every source has weight 0: nothing to draw"
-        )
-        _check(self.lanes >= 1, f"lanes={self.lanes} must be 1 or more")
-        _check(0 <= self.seed < 2**63, f"seed={self.seed} must be in [0, 2**63)")
+        check(not twice, f"source ids must differ; {', '.join(map(repr, twice))} come twice")
+        check(sum(s.weight for s in self.sources) > 0, "every source has weight 0: nothing to draw")
+        check(math.isfinite(sum(s.weight for s in self.sources)), "the weights' sum is not finite")
+        whole("lanes", self.lanes)
+        whole("seed", self.seed, 0, 2**63 - 1)
         for _, batch in schedule_steps(self.global_batch):
             if batch % self.lanes:
                 low = batch // self.lanes * self.lanes
@@ -247,27 +253,25 @@ class DataConfig:
                     f"nearest: {' or '.join(map(str, near))}"
                 )
         for _, length in schedule_steps(self.sequence_length):
-            _check(length >= 16, f"sequence_length={length} must be 16 or more")
+            check(length >= 16, f"sequence_length={length} must be 16 or more")
         if self.mixture == "tokens":
             bare = [s.id for s in self.sources if s.mean_tokens is None]
-            _check(
+            check(
                 not bare,
                 f"mixture='tokens' needs mean_tokens of every source; {', '.join(bare)} have none: "
                 "`zephon-mm measure CONFIG` prints them",
             )
-        _check(
+        check(
             self.mixture in ("samples", "tokens"),
             f"mixture={self.mixture!r} must be samples or tokens",
         )
-        _check(
-            "{text}" in self.template, f"template={self.template!r} must contain {{text}}"
-        )
-        _check(
+        check("{text}" in self.template, f"template={self.template!r} must contain {{text}}")
+        check(
             self.on_bad_sample in ("quarantine", "raise"),
             f"on_bad_sample={self.on_bad_sample!r} must be quarantine or raise",
         )
-        _positive("max_consecutive_quarantined", self.max_consecutive_quarantined)
-        _check(
+        whole("max_consecutive_quarantined", self.max_consecutive_quarantined)
+        check(
             self.pixel_class == "planes-v1",
             f"pixel_class={self.pixel_class!r}: only 'planes-v1' is provided",
         )
@@ -281,146 +285,28 @@ class DataConfig:
         return schedule_at(self.sequence_length, step)
 
     def to_dict(self) -> dict[str, Any]:
-        """The config as plain lists, dicts, strings and numbers."""
-        return asdict(self)
+        """The config as plain lists, dicts, strings and numbers, which `from_dict` reads."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DataConfig:
         """Read plain data, as from YAML or JSON. Raises ConfigError naming each wrong field."""
-        return _read(cls, data)
+        from .reading import read
+
+        return read(cls, data, "")
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> DataConfig:
         """Read a YAML file; a section ``execution`` in it is left to `load_yaml`."""
+        from .reading import load_yaml
+
         return load_yaml(path)[0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExecutionConfig:
-    """How the work is done. No field here changes one byte of any batch.
-
-    Args:
-        backend: ``serial`` (in the caller's thread) or ``threads``.
-        workers: worker threads; None: one a CPU, at most 8.
-        prefetch: finished steps that may wait for the trainer.
-        memory_budget: bytes of media and pixels in flight; an item above it goes alone.
-        decoder: the video library; ``pyav`` is the only one yet.
-        device: where pixels are made; ``cpu`` is the only one yet.
-        cache_dir: where indices go when a shard's own folder can't be written; None: the user's
-            cache folder.
-        read_retries: tries after a failed read, before the failure is raised.
-        verify_reads: check the checksum of every member read against the index.
-    """
-
-    backend: Literal["serial", "threads"] = "threads"
-    workers: int | None = None
-    prefetch: int = 2
-    memory_budget: int = 2 << 30
-    decoder: Literal["pyav"] = "pyav"
-    device: Literal["cpu"] = "cpu"
-    cache_dir: str | None = None
-    read_retries: int = 3
-    verify_reads: bool = True
-
-    def __post_init__(self) -> None:
-        _check(
-            self.backend in ("serial", "threads"),
-            f"backend={self.backend!r} must be serial or threads",
-        )
-        _positive("workers", self.workers)
-        _positive("prefetch", self.prefetch)
-        _positive("memory_budget", self.memory_budget)
-        _check(self.decoder == "pyav", f"decoder={self.decoder!r}: only 'pyav' is provided")
-        _check(self.device == "cpu", f"device={self.device!r}: only 'cpu' is provided")
-        _check(self.read_retries >= 0, f"read_retries={self.read_retries} must be 0 or more")
-
-
-def _freeze_schedule(name: str, value: Any) -> Schedule:
-    if isinstance(value, bool) or not isinstance(value, (int, list, tuple)):
-        raise ConfigError(f"{name}={value!r}: must be a whole number or [[step, value], …]")
-    if isinstance(value, int):
-        _check(value >= 1, f"{name}={value} must be 1 or more")
-        return value
-    pairs = tuple((int(step), int(v)) for step, v in value)
-    _check(
-        bool(pairs) and pairs[0][0] == 0 and all(a[0] < b[0] for a, b in zip(pairs, pairs[1:], strict=False)),
-        f"{name}={value!r}: a schedule starts at step 0 and its steps rise",
-    )
-    _check(all(v >= 1 for _, v in pairs), f"{name}={value!r}: every value must be 1 or more")
-    return pairs
-
-
-def schedule_steps(schedule: Schedule) -> tuple[tuple[int, int], ...]:
-    """The schedule as ``((first_step, value), …)``."""
-    return ((0, schedule),) if isinstance(schedule, int) else schedule
-
-
-def schedule_at(schedule: Schedule, step: int) -> int:
-    """The value in force at ``step``."""
-    if isinstance(schedule, int):
-        return schedule
-    return schedule[bisect.bisect_right(schedule, step, key=lambda pair: pair[0]) - 1][1]
-
-
-def schedule_min(schedule: Schedule, first: int, last: int) -> int:
-    """The least value in force at any step of ``[first, last]``."""
-    values = [v for step, v in schedule_steps(schedule) if first < step <= last]
-    return min([schedule_at(schedule, first), *values])
-
-
-def load_yaml(path: str | Path) -> tuple[DataConfig, ExecutionConfig]:
-    """Read both configs from one YAML file: DataConfig's fields, and a section ``execution``."""
-    import yaml
-
-    try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: can't be read ({error.strerror})") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: must be a mapping of DataConfig's fields")
-    execution = data.pop("execution", None) or {}
-    return _read(DataConfig, data), _read(ExecutionConfig, execution)
-
-
-def _read(cls: type[Any], data: Mapping[str, Any]) -> Any:
-    import difflib
-
-    from pydantic import TypeAdapter, ValidationError
-
-    known = [f.name for f in fields(cls)]
-    for name in data:
-        if name not in known:
-            close = difflib.get_close_matches(str(name), known, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"fields are {', '.join(known)}"
-            raise ConfigError(f"{cls.__name__} has no field {name!r}; {hint}")
-    try:
-        return TypeAdapter(cls).validate_python(dict(data))
-    except ValidationError as error:
-        lines = [
-            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
-            for item in error.errors()
-        ]
-        raise ConfigError(f"{cls.__name__}: " + "; ".join(lines)) from error
-
-
-def lane_range(lanes: int, dp_rank: int, dp_size: int) -> range:
-    """The lanes that a rank runs: those that its slots touch (C2)."""
-    return range(dp_rank * lanes // dp_size, -(-(dp_rank + 1) * lanes // dp_size))
-
-
-def check_dp_size(global_batch: Schedule, dp_size: int, dp_rank: int) -> None:
-    """Raise ConfigError unless ``dp_size`` divides every batch of the schedule."""
-    _check(dp_size >= 1, f"dp_size={dp_size} must be 1 or more")
-    _check(0 <= dp_rank < dp_size, f"dp_rank={dp_rank} must be in [0, {dp_size})")
-    common = math.gcd(*(value for _, value in schedule_steps(global_batch)))
-    if common % dp_size:
-        valid: Sequence[int] = [d for d in range(1, common + 1) if common % d == 0]
-        at = bisect.bisect_left(valid, dp_size)
-        near = valid[max(0, at - 1) : at + 1]
-        raise ConfigError(
-            f"dp_size={dp_size} does not divide global_batch={common}; nearest that do: "
-            f"{', '.join(map(str, near))} (a batch with many divisors, as 480, 720 or 960, "
-            "leaves more choice)"
-        )
+SECTIONS: dict[str, type] = {
+    "video": VideoSampling,
+    "image": ImageSizing,
+    "packing": Packing,
+    "stop": Stop,
+}

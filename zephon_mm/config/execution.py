@@ -1,0 +1,51 @@
+"""`ExecutionConfig`: how the work is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .checks import check, instance, text, whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionConfig:
+    """How the work is done. No field here changes one byte of any batch.
+
+    Args:
+        backend: ``serial`` (in the caller's thread) or ``threads``.
+        workers: worker threads; None: one a CPU, at most 8.
+        prefetch: finished steps that may wait for the trainer.
+        memory_budget: bytes of media and pixels in flight; an item above it goes alone.
+        decoder: the video library; ``pyav`` is the only one yet.
+        device: where pixels are made; ``cpu`` is the only one yet.
+        cache_dir: where indices go when a shard's own folder can't be written; None: the user's
+            cache folder.
+        read_retries: tries after a failed read, before the failure is raised.
+        verify_reads: check the checksum of every member read against the index.
+    """
+
+    backend: Literal["serial", "threads"] = "threads"
+    workers: int | None = None
+    prefetch: int = 2
+    memory_budget: int = 2 << 30
+    decoder: Literal["pyav"] = "pyav"
+    device: Literal["cpu"] = "cpu"
+    cache_dir: str | None = None
+    read_retries: int = 3
+    verify_reads: bool = True
+
+    def __post_init__(self) -> None:
+        check(
+            self.backend in ("serial", "threads"),
+            f"backend={self.backend!r} must be serial or threads",
+        )
+        whole("workers", self.workers, optional=True)
+        whole("prefetch", self.prefetch)
+        whole("memory_budget", self.memory_budget)
+        check(self.decoder == "pyav", f"decoder={self.decoder!r}: only 'pyav' is provided")
+        check(self.device == "cpu", f"device={self.device!r}: only 'cpu' is provided")
+        if self.cache_dir is not None:
+            text("cache_dir", self.cache_dir)
+        whole("read_retries", self.read_retries, 0)
+        instance("verify_reads", self.verify_reads, bool)
