@@ -10,7 +10,7 @@ Reading needs no media library.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
@@ -29,9 +29,9 @@ VIDEO_EXTENSIONS = frozenset(
 )
 
 
-def media_kind(field: str) -> str | None:
+def media_kind(member_field: str) -> str | None:
     """``image`` or ``video`` by what follows the field's last dot, else None."""
-    extension = field.rpartition(".")[2].lower()
+    extension = member_field.rpartition(".")[2].lower()
     if extension in IMAGE_EXTENSIONS:
         return "image"
     return "video" if extension in VIDEO_EXTENSIONS else None
@@ -83,6 +83,10 @@ class ImageInfo:
     problem: str | None = None
 
 
+def _no_values() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class VideoInfo:
     """A clip's header and the index of its packets (design, chapter 6).
@@ -125,13 +129,13 @@ class VideoInfo:
     full_range: bool = False
     time_base: tuple[int, int] = (1, 1)
     start_pts: int = 0
-    pts: NDArray[np.int64] = np.zeros(0, np.int64)
+    pts: NDArray[np.int64] = field(default_factory=_no_values)
     last_duration: int = 0
     rate: tuple[int, int] | None = None
     num_packets: int = 0
-    frame_packet: NDArray[np.int64] = np.zeros(0, np.int64)
-    key_packet: NDArray[np.int64] = np.zeros(0, np.int64)
-    key_frame: NDArray[np.int64] = np.zeros(0, np.int64)
+    frame_packet: NDArray[np.int64] = field(default_factory=_no_values)
+    key_packet: NDArray[np.int64] = field(default_factory=_no_values)
+    key_frame: NDArray[np.int64] = field(default_factory=_no_values)
     synthetic_pts: bool = False
     problem: str | None = None
     clean: bool | None = None

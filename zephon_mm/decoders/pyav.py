@@ -1,0 +1,196 @@
+"""The reference video decoder: PyAV, one thread, only the packets that are needed (design §6).
+
+For the wanted frames: each run starts at the last keyframe packet that is not shown after the
+frame (a keyframe need not be an IDR: this is what makes open GOPs right), runs that touch merge,
+packets of frames that are not wanted are sent with ``skip_frame="NONREF"``, so the codec drops
+those that nothing refers to, and each run is drained and flushed. Frames are told apart by their
+packet's number, and every pts is checked against the index. The whole file lies in memory, so
+packets are read from the first on and those outside the runs are let go: no seek can miss.
+
+If an attempt fails, the frames still missing are tried with every run one keyframe earlier and
+nothing dropped, then from the first packet; if that fails too the clip is damaged: MediaError.
+An attempt fails on any error of the demuxer or the codec (``err_detect=explode``), on any frame
+that FFmpeg marks corrupt or concealed (``AVFrame.decode_error_flags``, ``AV_FRAME_FLAG_CORRUPT``),
+also of frames that were not asked for but may be referred to, on a pts that is not the index's,
+and on a frame that doesn't come. (``ec=0``, no concealment, is no use: it marks clean frames after
+a change of size as corrupt. Log lines are process-global and not looked at.) Which attempts are
+made depends on the bytes and the wanted frames only, so the verdict is the same every time.
+
+Limits count work, never seconds: packets and decoded pixels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import av
+import numpy as np
+from av.video.frame import VideoFrame
+
+from ..errors import MediaError
+from ..media.info import VideoInfo
+from . import pyav_stream as clip
+from .base import Bytes, DecodedFrame, DecodedFrames
+
+MAX_PACKETS = 1 << 24
+MAX_PIXELS = 1 << 42
+"""Packets times stored size that one call may send to the codec: 2 million frames of 1080p."""
+
+
+class _Failed(Exception):
+    """An attempt did not work; the next one may."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Packets ``first … last`` are sent; frames before ``shown_from`` may be broken leaders."""
+
+    first: int
+    last: int
+    shown_from: int
+
+
+def plan_runs(info: VideoInfo, wanted: Sequence[int], back_off: int = 0) -> list[_Run]:
+    """Runs of packets that give the wanted frames (sorted, distinct), in packet order.
+
+    ``back_off``: start so many keyframes earlier than is needed; beyond the first, at packet 0.
+    """
+    runs: list[_Run] = []
+    for frame in wanted:
+        packet = int(info.frame_packet[frame])
+        usable = np.flatnonzero((info.key_packet <= packet) & (info.key_frame <= frame))
+        at = len(usable) - 1 - back_off
+        start = int(info.key_packet[usable[at]]) if at >= 0 else 0
+        shown_from = int(info.key_frame[usable[at]]) if at >= 0 else 0
+        runs.append(_Run(start, packet, shown_from))
+    runs.sort(key=lambda run: (run.first, run.last))
+    merged: list[_Run] = []
+    for run in runs:
+        if merged and run.first <= merged[-1].last + 1:
+            last = merged.pop()
+            run = _Run(last.first, max(last.last, run.last), min(last.shown_from, run.shown_from))
+        merged.append(run)
+    return merged
+
+
+class PyAVDecoder:
+    """Decodes with PyAV; holds no state, so one object serves all threads."""
+
+    name = "pyav"
+    fingerprint = f"pyav {av.__version__}, " + ", ".join(
+        f"{name} {'.'.join(map(str, version))}"
+        for name, version in sorted(av.library_versions.items())
+        if name in ("libavcodec", "libavformat")
+    )
+
+    def stream(self, data: Bytes, info: VideoInfo, frames: Sequence[int]) -> Iterator[DecodedFrame]:
+        """See `Decoder.stream`."""
+        if info.problem is not None:
+            raise _damaged(info.problem)
+        missing = sorted(set(frames))
+        if missing and not 0 <= missing[0] <= missing[-1] < info.num_frames:
+            bad = missing[0] if missing[0] < 0 else missing[-1]
+            raise _damaged(f"frame {bad} was asked of a clip of {info.num_frames} frames")
+        reason = ""
+        for back_off in (0, 1, 1 << 40):
+            if not missing:
+                return
+            left = set(missing)
+            try:
+                for frame in _attempt(data, info, missing, left, back_off):
+                    yield frame
+            except _Failed as failure:
+                reason = str(failure)
+            missing = sorted(left)
+        if missing:
+            reason = reason or f"{len(missing)} frames never came out, the first is {missing[0]}"
+            raise _damaged(reason)
+
+    def decode(self, data: Bytes, info: VideoInfo, frames: Sequence[int]) -> DecodedFrames:
+        """See `Decoder.decode`."""
+        found = {frame.index: frame for frame in self.stream(data, info, frames)}
+        return DecodedFrames(tuple(found[index] for index in frames))
+
+
+def _damaged(reason: str) -> MediaError:
+    return MediaError(f"video can't be decoded as indexed: {reason}", stage="decode")
+
+
+def _attempt(
+    data: Bytes, info: VideoInfo, wanted: Sequence[int], left: set[int], back_off: int
+) -> Iterator[DecodedFrame]:
+    """Yield wanted frames and take them out of ``left``. Raises _Failed."""
+    runs = plan_runs(info, wanted, back_off)
+    by_packet = {int(info.frame_packet[i]): i for i in range(info.num_frames)}
+    packets = sum(run.last - run.first + 1 for run in runs)
+    pixels = packets * info.stored_width * info.stored_height
+    if packets > MAX_PACKETS or pixels > MAX_PIXELS:
+        raise _damaged(
+            f"it takes {packets} packets of {info.stored_width}x{info.stored_height} to get these "
+            f"frames; the limits are {MAX_PACKETS} packets and {MAX_PIXELS} pixels"
+        )
+    try:
+        container, stream = clip.open_clip(data)
+    except MediaError as error:
+        raise _Failed(error.reason) from error
+    with contextlib.closing(container):
+        context = stream.codec_context
+        at = 0
+        try:
+            for packet in clip.packets(container, stream):
+                number = packet.opaque
+                run = runs[at]
+                if number < run.first:
+                    continue
+                keep = back_off > 0 or by_packet.get(number) in left
+                context.skip_frame = "DEFAULT" if keep else "NONREF"
+                last = number >= run.last
+                out = context.decode(packet)
+                if last:
+                    context.skip_frame = "DEFAULT"
+                    out += context.decode(None)
+                for frame in out:
+                    index = by_packet.get(frame.opaque)
+                    if index is None or index < run.shown_from:
+                        continue
+                    _check(frame, index, info)
+                    if index in left:
+                        decoded = _describe(frame, index, info)
+                        left.discard(index)
+                        yield decoded
+                del out
+                if last:
+                    at += 1
+                    if at == len(runs):
+                        return
+                    context.flush_buffers()
+        except clip.PYAV_ERRORS as error:
+            raise _Failed(clip.why(error)) from error
+    raise _Failed(f"the clip ended before packet {runs[-1].last} of its index")
+
+
+def _check(frame: VideoFrame, index: int, info: VideoInfo) -> None:
+    if frame.is_corrupt:
+        raise _Failed(f"frame {index} is corrupt or concealed")
+    expected = info.start_pts + int(info.pts[index])
+    if not info.synthetic_pts and frame.pts != expected:
+        raise _Failed(f"frame {index} has pts {frame.pts}, the index says {expected}")
+
+
+def _describe(frame: VideoFrame, index: int, info: VideoInfo) -> DecodedFrame:
+    depth, subsampling, kind = clip.describe(frame.format.name)
+    matrix, full_range = info.matrix, info.full_range
+    if kind == "rgb" or info.matrix == "rgb":
+        matrix, full_range = clip.color(frame)
+    return DecodedFrame(
+        index=index,
+        pts=int(info.pts[index]),
+        planes=clip.frame_planes(frame),
+        depth=depth,
+        subsampling=subsampling,
+        matrix=matrix,
+        full_range=full_range,
+        orientation=info.orientation,
+    )

@@ -1,0 +1,183 @@
+"""Opening a clip with PyAV under this project's rules; shared by the probe and the decoder.
+
+- the stream is the first video stream that is not an attached picture;
+- only container formats that hold their own data are opened (no playlists: they name other files);
+- one thread, film grain on, exact left crops (``unaligned``), the decoder told to give up on the
+  first error (``err_detect=explode``: no clean file of the cases is refused by it, and damage that
+  would be concealed is an error) and frames tied to packets by number (``copy_opaque``);
+- packets are numbered in demuxing order; empty ones (AVI's placeholders) don't count.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+
+import av
+import numpy as np
+from av.codec.context import Flags
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.packet import Packet
+from av.stream import Discard, Disposition
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from ..errors import MediaError
+from ..media.info import Orientation
+from .base import Bytes, Plane
+
+PYAV_ERRORS = (FFmpegError, ValueError, IndexError, OSError, MemoryError)
+"""What PyAV raises on damaged files (FFmpegError's children are often built-in errors too)."""
+
+FORMATS = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,asf,ogg,ivf,obu,h264,hevc,m4v,"
+    "mpegvideo,gif,apng,mxf,nut,dv,rm,vc1,mjpeg"
+)
+MAX_FRAME_PIXELS = 1 << 27
+_OPTIONS = {"err_detect": "explode", "max_pixels": str(MAX_FRAME_PIXELS)}
+_PLANAR = re.compile(r"(yuvj?|yuva|gray|gbra?)(420|422|444|440|411|410)?p?(9|10|12|14|16)?(le)?")
+_SUBSAMPLING = {
+    None: (0, 0), "420": (1, 1), "422": (1, 0), "444": (0, 0), "440": (0, 1), "411": (2, 0),
+    "410": (2, 2),
+}  # fmt: skip
+_PACKED = {"rgb24": (3, 1, 2, 0), "bgr24": (3, 1, 0, 2), "rgba": (4, 1, 2, 0), "rgb0": (4, 1, 2, 0)}
+_PACKED |= {"bgra": (4, 1, 0, 2), "bgr0": (4, 1, 0, 2), "argb": (4, 2, 3, 1), "0rgb": (4, 2, 3, 1)}
+_MATRICES = {1: "709", 5: "601", 6: "601", 7: "240m", 9: "2020", 10: "2020"}
+
+
+def open_clip(data: Bytes) -> tuple[InputContainer, VideoStream]:
+    """Open the bytes; the caller closes the container.
+
+    Raises:
+        MediaError: no container of a known kind, no video stream, or no decoder for it.
+    """
+    try:
+        container = av.open(
+            io.BytesIO(data),
+            mode="r",
+            container_options={"format_whitelist": FORMATS},
+            metadata_errors="ignore",
+            buffer_size=max(4096, min(len(data), 1 << 20)),
+        )
+    except PYAV_ERRORS as error:
+        raise MediaError(f"no readable video container ({why(error)})", stage="probe") from error
+    try:
+        streams = [
+            s for s in container.streams.video if not s.disposition & Disposition.attached_pic
+        ]
+        if not streams:
+            raise MediaError("no video stream in it", stage="probe")
+        stream = streams[0]
+        context = stream.codec_context
+        if context is None or not context.is_decoder:
+            raise MediaError("no decoder for its video codec", stage="probe")
+        context.thread_type = "NONE"
+        context.thread_count = 1
+        context.options = dict(_OPTIONS)
+        context.flags |= Flags.unaligned
+        context.copy_opaque = True
+        for other in container.streams:
+            if other.index != stream.index and hasattr(other, "discard"):
+                other.discard = Discard.all
+    except MediaError:
+        container.close()
+        raise
+    except PYAV_ERRORS as error:
+        container.close()
+        raise MediaError(f"no usable video stream ({why(error)})", stage="probe") from error
+    return container, stream
+
+
+def packets(container: InputContainer, stream: VideoStream) -> Iterator[Packet]:
+    """Its packets, ``opaque`` set to their number. A demuxing error is raised as PyAV gives it."""
+    number = 0
+    for packet in container.demux(stream):
+        if packet.size:
+            packet.opaque = number
+            number += 1
+            yield packet
+
+
+def frame_planes(frame: VideoFrame) -> tuple[Plane, ...]:
+    """Y, U, V; Y alone; or G, B, R: views into the frame's memory, [rows, columns].
+
+    Raises MediaError for a pixel format that no rule is written for.
+    """
+    name = frame.format.name
+    if name in _PACKED:
+        step, *order = _PACKED[name]
+        packed = _rows(frame, 0, np.uint8, frame.width * step)
+        return tuple(packed[:, c::step] for c in order)
+    if name in ("nv12", "nv21"):
+        width = -(-frame.width // 2)
+        pairs = _rows(frame, 1, np.uint8, width * 2)
+        u, v = pairs[:, 0::2], pairs[:, 1::2]
+        chroma = (u, v) if name == "nv12" else (v, u)
+        return (_rows(frame, 0, np.uint8, frame.width), *chroma)
+    depth, (across, _), _ = describe(name)
+    dtype = np.dtype(np.uint8 if depth == 8 else "<u2")
+    if name.startswith("gray"):
+        return (_rows(frame, 0, dtype, frame.width),)
+    chroma_width = -(-frame.width // (1 << across))
+    return (
+        _rows(frame, 0, dtype, frame.width),
+        _rows(frame, 1, dtype, chroma_width),
+        _rows(frame, 2, dtype, chroma_width),
+    )
+
+
+def describe(name: str) -> tuple[int, tuple[int, int], str]:
+    """(depth, subsampling, ``yuv`` or ``rgb``) of a pixel format. Raises MediaError."""
+    if name in _PACKED:
+        return 8, (0, 0), "rgb"
+    if name in ("nv12", "nv21"):
+        return 8, (1, 1), "yuv"
+    match = _PLANAR.fullmatch(name)
+    if match is None or (match[1].startswith("yuv") and match[2] is None):
+        raise MediaError(f"pixel format {name} is not supported", stage="probe")
+    kind = "rgb" if match[1].startswith("gbr") else "yuv"
+    return int(match[3] or 8), _SUBSAMPLING[match[2]], kind
+
+
+def color(frame: VideoFrame) -> tuple[str, bool]:
+    """(matrix, full range) of a frame. Unspecified, or not known to us: 601 and limited."""
+    name = frame.format.name
+    if describe(name)[2] == "rgb":
+        return "rgb", True
+    full = name.startswith("yuvj") or int(frame.color_range) == 2
+    return _MATRICES.get(int(frame.colorspace), "601"), full
+
+
+def orientation(frame: VideoFrame) -> Orientation:
+    """From the display matrix that the container attached to the frame."""
+    try:
+        sides = [bytes(s) for s in frame.side_data if s.type.name == "DISPLAYMATRIX"]
+    except ValueError:  # PyAV can't name every kind of side data (MV-HEVC's); mirrors are lost
+        turn = round(frame.rotation / 90) % 4  # counter-clockwise
+        return (
+            Orientation(),
+            Orientation(True, False, True),
+            Orientation(False, True, True),
+            Orientation(True, True, False),
+        )[turn]
+    if not sides or len(sides[0]) < 36:
+        return Orientation()
+    a, b, _, c, d = (int(v) for v in np.frombuffer(sides[0], "<i4", 5))
+    if max(abs(a), abs(d)) >= max(abs(b), abs(c)):
+        return Orientation(False, a < 0, d < 0)
+    return Orientation(True, c < 0, b < 0)
+
+
+def _rows(frame: VideoFrame, plane: int, dtype: np.dtype[np.uint8] | type, width: int) -> Plane:
+    source = frame.planes[plane]
+    flat: Plane = np.frombuffer(source, dtype)
+    pitch = source.line_size // flat.itemsize
+    return flat.reshape(-1, pitch)[: source.height, :width]
+
+
+def why(error: BaseException) -> str:
+    """One line that is the same every time: PyAV's own text quotes a process-wide log."""
+    text = getattr(error, "strerror", None)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
