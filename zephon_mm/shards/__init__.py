@@ -7,7 +7,7 @@ and `sidecar` (one shard's table), `manifest` (one source), `reader`.
 from .index import BuiltIndex, Member, build_index
 from .manifest import Manifest, ShardDone, open_source
 from .reader import ShardReader
-from .sidecar import ShardIndex, load_index
+from .sidecar import ShardIndex, cache_path, load_index
 from .storage import Storage, expand_urls, open_storage
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "ShardReader",
     "Storage",
     "build_index",
+    "cache_path",
     "expand_urls",
     "load_index",
     "open_source",

@@ -142,9 +142,7 @@ def write_manifest(manifest: Manifest, cache_dir: str | None = None) -> str:
             "max_chunk": manifest.max_chunk,
             "size_bytes": manifest.size_bytes,
             "digest": pa.FixedSizeBinaryArray.from_buffers(
-                pa.binary(32),
-                len(manifest.shards),
-                [None, pa.py_buffer(manifest.digests.tobytes())],
+                pa.binary(32), len(manifest.shards), [None, raw]
             ),
         }
     ).replace_schema_metadata({_META_KEY: json.dumps(summary).encode()})

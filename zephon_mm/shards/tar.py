@@ -84,9 +84,9 @@ class TarMember:
 
 @dataclass(slots=True)
 class _Extended:
-    """What extended headers say of the next member."""
+    """What extended headers say of the next member; where two disagree, the first (as Python)."""
 
-    long_name: bytes | None = None
+    name: bytes | None = None
     records: dict[str, bytes] = field(default_factory=dict)
     sparse_pairs: list[bytes] = field(default_factory=list)
     at: int | None = None
@@ -200,16 +200,20 @@ class _Reader:
         if kind != b"g":
             extended.at = at
         if kind == b"L":
-            extended.long_name = data.split(b"\0", 1)[0]
+            extended.name = extended.name or data.split(b"\0", 1)[0]
         elif kind != b"K":
             try:
                 records = parse_pax(data)
             except ValueError as error:
                 raise self.corrupt(f"broken PAX header: {error}", at) from error
-            for key, value in records:
-                if key in ("GNU.sparse.offset", "GNU.sparse.numbytes"):
-                    extended.sparse_pairs.append(value)
-                (self.globals if kind == b"g" else extended.records)[key] = value
+            if kind == b"g":
+                self.globals |= dict(records)
+            else:
+                extended.sparse_pairs += [
+                    v for k, v in records if k in ("GNU.sparse.offset", "GNU.sparse.numbytes")
+                ]
+                extended.records = dict(records) | extended.records
+                extended.name = extended.name or extended.records.get("path")
         return start + _padded(size)
 
     def read_member(
@@ -226,6 +230,7 @@ class _Reader:
             if size and self.has_no_data(start):
                 size = 0
             what: Kind = "directory" if kind == b"5" else "link" if kind in b"12" else "other"
+            name = name.rstrip("/") if kind == b"5" else name
             if start + size > self.size:
                 raise self.cut(f"the file ends inside {name!r}")
             return TarMember(name, what, self.part, at, start, size, size), start + _padded(size)
@@ -253,7 +258,7 @@ class _Reader:
         return not block.strip(b"\0") or valid_header(block)
 
     def name_of(self, block: bytes, extended: _Extended, records: dict[str, bytes]) -> str:
-        raw = records.get("GNU.sparse.name") or records.get("path") or extended.long_name
+        raw = records.get("GNU.sparse.name") or extended.name or records.get("path")
         if raw is None:
             raw = block[:100].split(b"\0", 1)[0]
             magic = block[257:265]

@@ -1,0 +1,161 @@
+"""``zephon-mm index``: read shards once and keep what a run needs to know of them.
+
+Writes a sidecar beside each shard and one manifest for the list of shards, as the loader does by
+itself at first use. What was skipped and what will be quarantined is told at the end.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ..config import Source
+
+if TYPE_CHECKING:
+    from ..shards import Manifest, ShardDone
+    from ..shards.index import Verify
+
+
+class KeyRule(StrEnum):
+    """Which dot of a base name ends the key."""
+
+    first_dot = "first_dot"
+    last_dot = "last_dot"
+
+
+def index(
+    urls: Annotated[
+        list[str],
+        typer.Argument(
+            help="Shards: paths, globs or brace expressions (quote them), as in Source.urls.",
+            show_default=False,
+        ),
+    ],
+    workers: Annotated[int, typer.Option(min=1, help="Processes that read and probe.")] = 1,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Decode every picture and clip, and mark damaged ones.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Index again what has an index already.")
+    ] = False,
+    allow_truncated: Annotated[
+        bool,
+        typer.Option(
+            "--allow-truncated", help="Of a shard that is cut off, keep the whole members."
+        ),
+    ] = False,
+    key: Annotated[
+        KeyRule, typer.Option(help="Which dot of a base name ends the key.")
+    ] = KeyRule.first_dot,
+    cache_dir: Annotated[
+        str | None,
+        typer.Option(help="Folder for indices whose shards' own folder can't be written."),
+    ] = None,
+) -> None:
+    """Index shards: one pass over each, in which headers are checked, members hashed and media
+    probed. A run on the same list of shards then starts at once.
+
+    The index of a shard is a Parquet file beside it (NAME.zmm.parquet). Shards that have one are
+    not read again; one that doesn't fit its shard any more is an error until --force.
+    """
+    from ..media.probe import probe_member
+    from ..shards import open_source
+
+    source = Source(
+        id="index",
+        urls=tuple(urls),
+        format="text",
+        key=key.value,
+        allow_truncated=allow_truncated,
+    )
+    check: Verify | None = None
+    if verify:
+        from ..decoders.verify import verify_member
+
+        check = verify_member
+    with _Bar() as bar:
+        manifest = open_source(
+            source,
+            cache_dir=cache_dir,
+            probe=probe_member,
+            workers=workers,
+            verify=check,
+            force=force,
+            progress=bar.advance,
+        )
+    Console().print(summary(manifest, bar.num_built))
+
+
+class _Bar:
+    """Shards, members and bytes as they are indexed, on stderr."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("indexing"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("shards  {task.fields[members]:,} members  {task.fields[size]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._progress.add_task("index", total=None, members=0, size="0 B")
+        self._members = self._bytes = self.num_built = 0
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def advance(self, done: ShardDone) -> None:
+        self._members += done.meta.num_members
+        self._bytes += done.meta.size_bytes
+        self.num_built += done.built
+        self._progress.update(
+            self._task,
+            advance=1,
+            total=done.num_shards,
+            members=self._members,
+            size=format_bytes(self._bytes),
+        )
+
+
+def summary(manifest: Manifest, num_built: int) -> Table:
+    """The closing table."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+
+    def row(name: str, value: int | str) -> None:
+        table.add_row(name, f"{value:,}" if isinstance(value, int) else value)
+
+    row("shards", len(manifest.shards))
+    row("  indexed now", num_built)
+    if manifest.num_truncated:
+        row("  cut off", manifest.num_truncated)
+    row("samples", manifest.num_total)
+    row("members", manifest.num_members)
+    row("data", format_bytes(manifest.data_bytes))
+    for title, counts in (("skipped", manifest.skipped), ("quarantined", manifest.quarantined)):
+        row(title, sum(counts.values()))
+        for kind, count in counts.items():
+            row(f"  {kind}", count)
+    row("digest", manifest.digest.hex()[:16])
+    return table
+
+
+def format_bytes(size: int) -> str:
+    """A size for people: ``1.4 GB``."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 1000 or unit == "TB":
+            break
+        value /= 1000
+    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
