@@ -1,0 +1,34 @@
+"""Pixels from uint8 to float32, as the processors normalise them, bit for bit.
+
+``m = mean / rescale``, ``s = std / rescale`` and ``(v − m) / s``, every step in float32: a function
+of the channel and of one of 256 values, applied last, on the device where the patches lie.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..patches import PatchLayout
+from .base import Colour
+
+_RESCALE = 1 / 255
+
+
+def normalise(patches: torch.Tensor, mean: Colour, std: Colour) -> torch.Tensor:
+    """Patches uint8 [n, columns] to float32 [n, columns]; columns run channel first."""
+    scale = 1.0 / _RESCALE
+    shift = torch.tensor(mean, dtype=torch.float32, device=patches.device) * scale
+    divide = torch.tensor(std, dtype=torch.float32, device=patches.device) * scale
+    values = patches.to(torch.float32)
+    by_channel = values.view(len(patches), 3, -1)
+    by_channel.sub_(shift[None, :, None]).div_(divide[None, :, None])
+    return values
+
+
+def mean_patches(mean: Colour, num_patches: int, layout: PatchLayout) -> NDArray[np.uint8]:
+    """Patches of the mean colour, for a medium that can't be decoded; uint8 [n, columns]."""
+    colour = np.array([round(value * 255) for value in mean], np.uint8)
+    row = np.repeat(colour, layout.columns // 3)
+    return np.tile(row, (num_patches, 1))

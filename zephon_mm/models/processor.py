@@ -1,0 +1,146 @@
+"""The settings of a family's processors: the model folder's own, else transformers' defaults.
+
+A model's folder tells its processors' budgets, means and deviations, in ``processor_config.json``
+(nested, as transformers 5 writes it), ``video_preprocessor_config.json`` or
+``preprocessor_config.json``, and they are read in the order in which transformers reads them.
+`DataConfig.image` and `DataConfig.video` go over them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..config import DataConfig
+from ..errors import ConfigError
+from ..patches import PatchLayout
+from .base import Colour
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Pixels a medium may take, and how its colours are normalised.
+
+    Attributes:
+        min_pixels, max_pixels: inclusive; of what is the family's matter.
+        mean, std: of each channel, for values in [0, 1].
+    """
+
+    min_pixels: int
+    max_pixels: int
+    mean: Colour
+    std: Colour
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorSettings:
+    """What the processors of one model do.
+
+    Attributes:
+        patches: the cut into patches.
+        image: of a picture.
+        video: of a clip.
+        cap_pixels_per_frame: transformers' option of that name, which also holds the pixels of a
+            frame under ``max_video_tokens``.
+        max_video_tokens: transformers' option of that name.
+        tokens_per_second: temporal M-RoPE positions a second (Qwen2.5-VL).
+    """
+
+    patches: PatchLayout
+    image: Budget
+    video: Budget
+    cap_pixels_per_frame: bool
+    max_video_tokens: int
+    tokens_per_second: float
+
+
+def read_settings(
+    defaults: ProcessorSettings, folder: Path, config: DataConfig
+) -> ProcessorSettings:
+    """The settings in force. Raises ConfigError if the folder's model is of another family."""
+    nested = _read(folder / "processor_config.json")
+    single = _read(folder / "preprocessor_config.json")
+    image = nested.get("image_processor") or single
+    video = (
+        nested.get("video_processor") or _read(folder / "video_preprocessor_config.json") or single
+    )
+    vision = _read(folder / "config.json").get("vision_config") or {}
+    for found in (image, video, vision):
+        _check_patches(found, defaults.patches, folder, config.model)
+    return replace(
+        defaults,
+        image=_budget("image", defaults, defaults.image, image, config.image),
+        video=_budget("video", defaults, defaults.video, video, config.video),
+        cap_pixels_per_frame=bool(video.get("cap_pixels_per_frame", defaults.cap_pixels_per_frame)),
+        max_video_tokens=int(video.get("max_video_tokens", defaults.max_video_tokens)),
+        tokens_per_second=float(vision.get("tokens_per_second", defaults.tokens_per_second)),
+    )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: can't be read as JSON ({error})") from error
+    return data if isinstance(data, dict) else {}
+
+
+def _check_patches(
+    found: Mapping[str, Any], patches: PatchLayout, folder: Path, model: str
+) -> None:
+    for name, here in (
+        ("patch_size", patches.patch_size),
+        ("temporal_patch_size", patches.temporal_patch_size),
+        ("merge_size", patches.merge_size),
+    ):
+        if found.get(name, here) != here:
+            raise ConfigError(
+                f"model={model!r} has {name} {here}, and the settings in {folder} say "
+                f"{found[name]}: the tokenizer's folder is of another model family"
+            )
+
+
+def _budget(
+    name: str,
+    settings: ProcessorSettings,
+    default: Budget,
+    found: Mapping[str, Any],
+    asked: Any,
+) -> Budget:
+    """One budget: the config's, else the folder's, else the default's."""
+    size = found.get("size") or {}
+    low = found.get("min_pixels") or size.get("shortest_edge") or default.min_pixels
+    high = found.get("max_pixels") or size.get("longest_edge") or default.max_pixels
+    low = low if asked.min_pixels is None else asked.min_pixels
+    high = high if asked.max_pixels is None else asked.max_pixels
+    if low > high:
+        # Only one of the two was asked for: it takes the other with it.
+        if asked.min_pixels is None:
+            low = high
+        elif asked.max_pixels is None:
+            high = low
+        else:
+            raise ConfigError(f"{name}.min_pixels={low} is above {name}.max_pixels={high}")
+    block = (settings.patches.patch_size * settings.patches.merge_size) ** 2
+    if high < block:
+        raise ConfigError(
+            f"{name}.max_pixels={high} holds not even one block of {block} pixels: raise it"
+        )
+    return Budget(
+        min_pixels=int(low),
+        max_pixels=int(high),
+        mean=_colour(found.get("image_mean"), default.mean),
+        std=_colour(found.get("image_std"), default.std),
+    )
+
+
+def _colour(found: Any, default: Colour) -> Colour:
+    if found is None:
+        return default
+    red, green, blue = (float(value) for value in found)
+    return red, green, blue
