@@ -1,0 +1,54 @@
+"""What the tests of backends share: a watchdog, and a check that no thread outlives a test."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import pytest
+
+WATCHDOG_SECONDS = 60.0
+
+
+def our_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("zephon_mm-")]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+@pytest.fixture(name="wait_until")
+def _wait_until() -> Callable[..., bool]:
+    return wait_until
+
+
+@pytest.fixture(autouse=True)
+def watchdog() -> Iterator[None]:
+    """A hang becomes a failure: waits in the main thread are interruptible."""
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"the test hung for {WATCHDOG_SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, WATCHDOG_SECONDS)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left(watchdog: None) -> Iterator[None]:
+    yield
+    if our_threads():
+        gc.collect()
+    assert wait_until(lambda: not our_threads()), our_threads()
