@@ -30,7 +30,7 @@ from .permutation import Permutation
 
 _RUN_SAMPLES = 2048  # windows are made together up to about so many samples
 _COUNT_BLOCK = 1 << 16
-_KEPT_ORDERS = 8
+_KEPT = 4
 
 
 class Window(NamedTuple):
@@ -125,7 +125,7 @@ class Dealing:
             window = self.window(lane, chunk)
             run = self._kept.get((lane, window.start))
             if run is None:
-                if len(self._kept) >= _KEPT_ORDERS:
+                if len(self._kept) >= _KEPT:
                     self._kept.clear()
                 run = self._kept[lane, window.start] = self.run(lane, window, single=True)
             place = position - window.start * MAX_CHUNK
@@ -162,7 +162,7 @@ class Dealing:
     def _locate(self, lane: int, epoch: int, start: int, stop: int) -> tuple[Ints, Ints, Ints]:
         order = self._orders.get(epoch)
         if order is None:
-            if len(self._orders) >= _KEPT_ORDERS:
+            if len(self._orders) >= _KEPT:
                 self._orders.clear()
             key = rng.key("order", self._seed, self._id, epoch)
             order = self._orders[epoch] = Permutation(key, self.table.num_chunks)
