@@ -8,7 +8,7 @@ from zephon_mm.backends.base import Backend, Cancelled, ForkedError, Ticket
 from zephon_mm.backends.budget import ByteBudget
 from zephon_mm.backends.prefetch import Direct, Feed, Prefetcher
 from zephon_mm.backends.serial import SerialBackend
-from zephon_mm.backends.threads import ThreadsBackend
+from zephon_mm.backends.threads import ThreadsBackend, default_workers
 from zephon_mm.backends.window import OrderedMap, map_ordered
 from zephon_mm.errors import ConfigError
 
@@ -25,6 +25,7 @@ __all__ = [
     "SerialBackend",
     "ThreadsBackend",
     "Ticket",
+    "default_workers",
     "map_ordered",
     "open_backend",
 ]

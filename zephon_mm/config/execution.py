@@ -23,6 +23,9 @@ class ExecutionConfig:
             cache folder.
         read_retries: tries after a failed read, before the failure is raised.
         verify_reads: check the checksum of every member read against the index.
+        micro_batch: most rows a batch; a step's rows are handed out in several. None: in one.
+        reject_log: a file that gets a JSON line for each sample that gives no document and for each
+            damaged medium.
     """
 
     backend: Literal["serial", "threads"] = "threads"
@@ -34,6 +37,8 @@ class ExecutionConfig:
     cache_dir: str | None = None
     read_retries: int = 3
     verify_reads: bool = True
+    micro_batch: int | None = None
+    reject_log: str | None = None
 
     def __post_init__(self) -> None:
         check(
@@ -47,5 +52,8 @@ class ExecutionConfig:
         check(self.device == "cpu", f"device={self.device!r}: only 'cpu' is provided")
         if self.cache_dir is not None:
             text("cache_dir", self.cache_dir)
+        whole("micro_batch", self.micro_batch, optional=True)
+        if self.reject_log is not None:
+            text("reject_log", self.reject_log)
         whole("read_retries", self.read_retries, 0)
         instance("verify_reads", self.verify_reads, bool)

@@ -1,7 +1,23 @@
-"""From plan to batches: a lane's documents, a rank's steps, and the count of a finite run."""
+"""From plan to batches: a lane's documents, a rank's steps, and the length of a finite run."""
 
 from .count import count_steps
 from .lane import Lane, LaneSnapshot, Measure
+from .length import run_length
+from .report import Report
+from .run import Run, open_run
+from .stats import loader_stats
 from .steps import RankSteps, Step
 
-__all__ = ["Lane", "LaneSnapshot", "Measure", "RankSteps", "Step", "count_steps"]
+__all__ = [
+    "Lane",
+    "LaneSnapshot",
+    "Measure",
+    "RankSteps",
+    "Report",
+    "Run",
+    "Step",
+    "count_steps",
+    "loader_stats",
+    "open_run",
+    "run_length",
+]

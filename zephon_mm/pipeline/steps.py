@@ -76,8 +76,12 @@ class RankSteps:
     ahead: int = 0
     micro_batch: int | None = None
 
-    def run(self, first_step: int, end_step: int | None) -> Iterator[Step]:
-        """Steps ``[first_step, end_step)``; with None, until no lane has anything left.
+    def run(
+        self, first_step: int, end_step: int | None, *, until_empty: bool = False
+    ) -> Iterator[Step]:
+        """Steps ``[first_step, end_step)``; None: for ever.
+
+        With ``until_empty`` also no further than a step for which no lane has anything left.
 
         An error of a step that was begun ahead is raised in that step's place.
         """
@@ -90,7 +94,7 @@ class RankSteps:
             except Exception as error:
                 failure = error
                 break
-            if end_step is None and all(recipe is None for recipe in begun.recipes):
+            if until_empty and all(recipe is None for recipe in begun.recipes):
                 break
             pending.append(begun)
             step += 1

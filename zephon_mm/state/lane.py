@@ -4,8 +4,9 @@ Layout, little-endian: magic, version, lane, sequences, draw, quarantined in a r
 sources; per source its next position and five counts; the waiting documents in pool order, each a
 varint of ``2·source + has_range``, the zigzag distance of its position from the previous one of its
 source (the first: from the source's next position), and with a range its start, stop and fitted
-length; a 16-byte checksum over the live measurements; the 32-byte chained digest; CRC-32 of all
-before. Counters have fixed widths, so the size stays flat however far a run has come.
+length; zeros up to a multiple of 512 bytes in all; a 16-byte checksum over the live measurements;
+the 32-byte chained digest; CRC-32 of all before. Counters have fixed widths, so the size stays flat
+however far a run has come.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import StateError
 
@@ -23,6 +24,7 @@ _HEAD = struct.Struct("<4sBBIQQIH")
 _SOURCE = struct.Struct("<6Q")
 _TAIL = struct.Struct("<16s32s")
 _CRC = struct.Struct("<I")
+_QUANTUM = 512  # sizes are multiples of this, so that they do not waver with what is waiting
 _ENDED, _HAS_REST = 1, 2
 
 
@@ -63,6 +65,29 @@ class LaneState:
     digest: bytes
     ended: bool
 
+    def for_sources(self, old: Sequence[str], new: Sequence[str]) -> LaneState:
+        """The state with its sources renumbered from ``old`` to ``new`` names."""
+
+        def moved(document: LiveDocument) -> LiveDocument:
+            name = old[document.source]
+            if name not in new:
+                raise StateError(
+                    f"source {name!r} was removed and lane {self.lane} still has documents of it "
+                    "waiting to be packed: keep the source with weight 0 until they are used"
+                )
+            return replace(document, source=new.index(name))
+
+        index = {name: number for number, name in enumerate(old)}
+        kept = [index.get(name) for name in new]
+        return replace(
+            self,
+            positions=tuple(0 if i is None else self.positions[i] for i in kept),
+            counts=tuple((0,) * 5 if i is None else self.counts[i] for i in kept),
+            live=tuple(moved(document) for document in self.live),
+            rest=moved(self.rest) if self.rest else None,
+            ended=False,
+        )
+
     def encode(self) -> bytes:
         """The state as bytes; equal states give equal bytes."""
         flags = _ENDED * self.ended | _HAS_REST * (self.rest is not None)
@@ -90,6 +115,7 @@ class LaneState:
             if document.fitted:
                 for value in (document.start, document.stop, document.fitted):
                     _put(out, value)
+        out += bytes(-(len(out) + _TAIL.size + _CRC.size) % _QUANTUM)
         out += _TAIL.pack(self.checksum, self.digest)
         return bytes(out + _CRC.pack(zlib.crc32(out)))
 

@@ -11,7 +11,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import StateError
@@ -86,6 +86,20 @@ class LoaderState:
             )
         except (KeyError, TypeError, ValueError, IndexError, binascii.Error) as error:
             raise StateError(f"the state is incomplete: {error!r}") from error
+
+    def for_sources(self, names: Sequence[str]) -> LoaderState:
+        """The state for a config whose sources are ``names``: added ones start, removed ones go.
+
+        Raises:
+            StateError: a source that was removed still has documents waiting to be packed.
+        """
+        old = list(self.identity["sources"])
+        if old == list(names):
+            return self
+        lanes = {
+            number: self.lane(number).for_sources(old, names).encode() for number in self.lanes
+        }
+        return replace(self, lanes=lanes)
 
     def lane(self, lane: int) -> LaneState:
         """One lane, decoded; StateError if this state does not hold it."""

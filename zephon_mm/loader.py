@@ -1,0 +1,317 @@
+"""The loader: wires plan, stages, sequencer, backend and state into an iterator of batches.
+
+Nothing is decided here. What a step holds is a function of (DataConfig, step); which of its rows
+come here is a function of (dp_rank, dp_size); the rest is execution.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .backends import (
+    Backend,
+    ByteBudget,
+    Direct,
+    Feed,
+    Prefetcher,
+    SerialBackend,
+    default_workers,
+    open_backend,
+)
+from .batch import Batch, PackedRow, collate
+from .config import DataConfig, ExecutionConfig, check_dp_size, lane_range
+from .errors import ConfigError, StateError
+from .pipeline import (
+    LaneSnapshot,
+    RankSteps,
+    Report,
+    Step,
+    loader_stats,
+    open_run,
+    run_length,
+)
+from .state import LoaderState, check_changes, compare, fingerprint
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+RING = 8
+"""Boundaries before the last one that ``state_dict(step=…)`` still knows."""
+
+
+class Loader:
+    """An iterator over one rank's batches of a run, with state.
+
+    ``for batch in loader`` goes on from where the loader stands: at step 0, after the last batch that
+    was handed out, or where `load_state_dict` put it. Every step is the same whatever ``execution``,
+    ``dp_size`` and earlier restores.
+
+    Args:
+        config: what decides the batches.
+        execution: how they are made; None takes the defaults.
+        dp_rank: this data-parallel rank; tensor-, pipeline- and context-parallel peers pass the same.
+        dp_size: data-parallel ranks; must divide every ``global_batch``.
+
+    Raises:
+        ConfigError: a field is wrong, a path names nothing, ``dp_size`` does not divide the batch.
+        ShardIndexError: a shard is broken, or is not what its index says.
+    """
+
+    def __init__(
+        self,
+        config: DataConfig,
+        execution: ExecutionConfig | None = None,
+        *,
+        dp_rank: int = 0,
+        dp_size: int = 1,
+    ) -> None:
+        check_dp_size(config.global_batch, dp_size, dp_rank)
+        self.config = config
+        self.execution = execution or ExecutionConfig()
+        self.dp_rank, self.dp_size = dp_rank, dp_size
+        self._run = open_run(config, self.execution)
+        self._report = Report(config, self.execution.reject_log)
+        self._lanes = lane_range(config.lanes, dp_rank, dp_size)
+        self._changes: tuple[tuple[str, Any, Any, int], ...] = ()
+        self._restored: LoaderState | None = None
+        self._end: int | None = None
+        self._end_known = False
+        self._feed: Feed[Step] | None = None
+        self._begun_at = self._waited = 0.0
+        self._tokens = self._targets = self._rows = 0
+        idle = SerialBackend()
+        start = tuple(self._run.lane(number, idle).snapshot() for number in self._lanes)
+        self._step = 0
+        self._ring: deque[tuple[int, tuple[LaneSnapshot, ...]]] = deque([(0, start)], RING + 1)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that decides a batch, in hex."""
+        return fingerprint(self._run.identity)
+
+    def __len__(self) -> int:
+        """Batches of the whole run, from step 0. TypeError where the run has no known end."""
+        end = self._known_end()
+        if end is None:
+            raise TypeError(
+                "this run has no known length: its sources repeat for ever (set stop.num_steps or "
+                "stop.epochs), or stop.count is 'never'"
+            )
+        per_step = self.execution.micro_batch
+        if per_step is None:
+            return end
+        return sum(
+            -(-(self.config.global_batch_at(step) // self.dp_size) // per_step)
+            for step in range(end)
+        )
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Batches from here on. A second iterator closes the first."""
+        self._close_feed()
+        feed = self._open_feed()
+        return self._iterate(feed)
+
+    def _iterate(self, feed: Feed[Step]) -> Iterator[Batch]:
+        try:
+            for step in feed:
+                for batch in step.batches[:-1]:
+                    self._count(batch)
+                    yield batch
+                # a batch that was handed out counts as consumed, so the boundary moves first
+                self._ring.append((step.number + 1, step.lanes))
+                self._step = step.number + 1
+                self._count(step.batches[-1])
+                yield step.batches[-1]
+        finally:
+            self._waited += feed.waited_seconds
+            feed.close()
+            if self._feed is feed:
+                self._feed = None
+
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """The state of this rank's lanes after the last step that was handed out, as plain data.
+
+        Between the micro-batches of a step it is the start of that step.
+
+        Args:
+            step: the boundary before this step instead, one of the last few.
+
+        Raises:
+            StateError: the boundary is no longer, or not yet, known.
+        """
+        wanted = self._step if step is None else step
+        lanes = dict(self._ring).get(wanted)
+        if lanes is None:
+            known = ", ".join(str(number) for number, _ in self._ring)
+            raise StateError(f"no state before step {wanted} is kept; kept are {known}")
+        return LoaderState(
+            step=wanted,
+            num_lanes=self.config.lanes,
+            identity=self._run.identity,
+            lanes={
+                number: snapshot.encode()
+                for number, snapshot in zip(self._lanes, lanes, strict=True)
+            },
+            changes=self._changes,
+        ).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], allow: Collection[str] = ()) -> None:
+        """Go on from a state, of any ``dp_size``, that holds at least this rank's lanes.
+
+        Reads and measures again the documents that waited to be packed, and nothing else.
+
+        Args:
+            state: what `state_dict` or `merge_states` gave.
+            allow: changes of the config that are meant: ``weights``, ``sources`` (one added, or one
+                without waiting documents removed), ``sequence_length``, ``global_batch``, ``stop``.
+                They hold for what is drawn from here on, and are recorded in the state.
+
+        Raises:
+            StateError: the state is damaged, of another run, or lacks a lane.
+        """
+        read = LoaderState.from_dict(state)
+        changes = compare(read.identity, self._run.identity)
+        check_changes(changes, allow)
+        self._close_feed()
+        here = read.for_sources([source.id for source in self.config.sources])
+        backend = self._open_backend()
+        try:
+            lanes = [self._run.lane(number, backend) for number in self._lanes]
+            revivals = [lane.revive(here.lane(lane.number)) for lane in lanes]
+            for revival in revivals:
+                revival.finish()
+        finally:
+            backend.close()
+        self._changes = read.changes + tuple((*change, read.step) for change in changes)
+        self._restored = here if changes else None
+        self._end_known = self._end_known and not changes
+        self._step = read.step
+        self._ring.clear()
+        self._ring.append((read.step, tuple(lane.snapshot() for lane in lanes)))
+
+    def stats(self) -> dict[str, Any]:
+        """What the loader has done and how: see `pipeline.stats.loader_stats`."""
+        feed = self._feed
+        return loader_stats(
+            self.config,
+            self._ring[-1][1],
+            step=self._step,
+            rows=self._rows,
+            tokens=self._tokens,
+            targets=self._targets,
+            damaged=self._report.damaged,
+            waited=self._waited + (feed.waited_seconds if feed is not None else 0.0),
+            elapsed=time.monotonic() - self._begun_at if self._begun_at else 0.0,
+            held_bytes=self._budget.held_bytes if feed is not None else 0,
+        )
+
+    @property
+    def rejected(self) -> list[dict[str, str | int]]:
+        """The last samples that gave no document and the last damaged media, each once."""
+        return list(self._report.entries)
+
+    def reduce_target_tokens(self, batch: Batch, group: dist.ProcessGroup | None = None) -> int:
+        """Target tokens of a batch over all ranks of ``group``, at least 1.
+
+        A collective: call it on every rank, in the trainer's thread. Without an initialised process
+        group it is the batch's own count.
+        """
+        import torch
+        import torch.distributed as dist
+
+        if not (dist.is_available() and dist.is_initialized()):
+            return max(1, batch.num_target_tokens)
+        count = torch.tensor(batch.num_target_tokens, dtype=torch.int64)
+        if dist.get_backend(group) == "nccl":
+            count = count.cuda()
+        dist.all_reduce(count, group=group)
+        return max(1, int(count))
+
+    def close(self) -> None:
+        """End all work in flight. The loader may be iterated again afterwards."""
+        self._close_feed()
+        self._report.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open_backend(self) -> Backend:
+        self._budget = ByteBudget(self.execution.memory_budget)
+        return open_backend(
+            self.execution.backend, workers=self.execution.workers, budget=self._budget
+        )
+
+    def _known_end(self) -> int | None:
+        if not self._end_known:
+            backend = self._open_backend()
+            try:
+                self._end = run_length(
+                    self._run,
+                    self.execution,
+                    backend,
+                    dp_rank=self.dp_rank,
+                    dp_size=self.dp_size,
+                    restored=self._restored,
+                )
+            finally:
+                backend.close()
+            self._end_known = True
+        return self._end
+
+    def _open_feed(self) -> Feed[Step]:
+        """Start making steps from the last boundary on."""
+        end = self._known_end()
+        backend = self._open_backend()
+        threads = self.execution.backend != "serial"
+        workers = self.execution.workers or default_workers()
+        window = 1 + 2 * workers // len(self._lanes) if threads else 1
+        first, snapshots = self._ring[-1]
+        lanes = []
+        for number, snapshot in zip(self._lanes, snapshots, strict=True):
+            lane = self._run.lane(
+                number, backend, window=window, on_rejected=self._report.reject
+            )
+            lane.resume(snapshot)
+            lanes.append(lane)
+        steps = RankSteps(
+            config=self.config,
+            dp_rank=self.dp_rank,
+            dp_size=self.dp_size,
+            lanes=lanes,
+            backend=backend,
+            materialise=self._run.materialise,
+            task_bytes=self._run.materialise.task_bytes,
+            collate=self._run.collate,
+            on_damaged=self._report.damage,
+            ahead=self.execution.prefetch if threads else 0,
+            micro_batch=self.execution.micro_batch,
+        ).run(first, end, until_empty=self._run.plan.finite and end is None)
+        self._begun_at = self._begun_at or time.monotonic()
+        self._feed = (
+            Prefetcher(
+                steps,
+                self.execution.prefetch,
+                size_of=lambda step: step.size_bytes,
+                budget=self._budget,
+                cancel=backend.close,
+            )
+            if threads
+            else Direct(steps, cancel=backend.close)
+        )
+        return self._feed
+
+    def _close_feed(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
+
+    def _count(self, batch: Batch) -> None:
+        self._rows += len(batch.slots)
+        self._tokens += batch.num_tokens
+        self._targets += batch.num_target_tokens

@@ -1,0 +1,123 @@
+"""How many steps a run has (C9)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ..backends import Backend
+from ..config import ExecutionConfig
+from ..shards import cache_path
+from ..state import LoaderState, fingerprint
+from .count import count_steps
+from .lane import Lane
+from .progress import Bar
+from .run import Run
+
+
+def run_length(
+    run: Run,
+    execution: ExecutionConfig,
+    backend: Backend,
+    *,
+    dp_rank: int,
+    dp_size: int,
+    restored: LoaderState | None = None,
+) -> int | None:
+    """The number of the step at which the run ends; None: it has no end, or it is not counted.
+
+    A finite run is counted once and the count cached under the run's fingerprint. Where a process
+    group of ``dp_size`` ranks is initialised they share the lanes: then this is a collective.
+
+    Args:
+        run: the opened run.
+        execution: where the cache is.
+        backend: where documents are measured.
+        dp_rank, dp_size: this rank's share of the lanes to count.
+        restored: the state that a changed config went on from: the count starts there, and is not
+            cached. It must hold every lane.
+    """
+    stop = run.config.stop
+    if not run.plan.finite or stop.count == "never":
+        return stop.num_steps
+    cache = Path(cache_path(fingerprint(run.identity), "steps.json", execution.cache_dir))
+    group = _Group(dp_rank, dp_size)
+    known = group.smallest(-1 if restored is not None else _read(cache))
+    if known < 0:
+        lanes = range(run.config.lanes)[group.rank :: group.size]
+        known = group.largest(_count(run, backend, lanes, restored))
+        if restored is None:
+            _write(cache, known)
+    return known if stop.num_steps is None else min(known, stop.num_steps)
+
+
+def _count(
+    run: Run, backend: Backend, lanes: Iterable[int], restored: LoaderState | None
+) -> int:
+    def make_lane(number: int) -> Lane:
+        lane = run.lane(number, backend, window=4)
+        if restored is not None:
+            lane.revive(restored.lane(number)).finish()
+        return lane
+
+    numbers = list(lanes)
+    with Bar("counting steps", len(numbers)) as bar:
+        return count_steps(
+            run.config,
+            make_lane,
+            numbers,
+            first_step=restored.step if restored is not None else 0,
+            progress=lambda lane: bar.advance(),
+        )
+
+
+class _Group:
+    """The ranks that share a count: those of torch's default group if they are all data-parallel."""
+
+    def __init__(self, dp_rank: int, dp_size: int) -> None:
+        import torch.distributed as dist
+
+        self._shared = (
+            dp_size > 1
+            and dist.is_available()
+            and dist.is_initialized()
+            and dist.get_world_size() == dp_size
+        )
+        self.rank, self.size = (dp_rank, dp_size) if self._shared else (0, 1)
+
+    def largest(self, value: int) -> int:
+        return self._reduce(value, lambda dist: dist.ReduceOp.MAX)
+
+    def smallest(self, value: int) -> int:
+        return self._reduce(value, lambda dist: dist.ReduceOp.MIN)
+
+    def _reduce(self, value: int, op: Callable[..., object]) -> int:
+        if not self._shared:
+            return value
+        import torch
+        import torch.distributed as dist
+
+        number = torch.tensor(value, dtype=torch.int64)
+        if dist.get_backend() == "nccl":
+            number = number.cuda()
+        dist.all_reduce(number, op=op(dist))
+        return int(number)
+
+
+def _read(cache: Path) -> int:
+    try:
+        return int(json.loads(cache.read_text(encoding="utf-8"))["steps"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return -1  # not counted yet, or a damaged cache: count again
+
+
+def _write(cache: Path, steps: int) -> None:
+    part = cache.with_name(f"{cache.name}.{os.getpid()}.part")
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps({"steps": steps}), encoding="utf-8")
+        part.replace(cache)
+    except OSError:
+        part.unlink(missing_ok=True)  # no cache: the next start counts again

@@ -1,0 +1,97 @@
+"""What went wrong with which sample, each said once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import Counter, deque
+from pathlib import Path
+from typing import IO
+
+from ..config import DataConfig
+from ..sample import MeasuredDocument, Rejected, SampleRef
+
+_log = logging.getLogger("zephon_mm")
+
+KEPT = 1000
+"""Entries kept in memory."""
+
+
+class Report:
+    """Collects rejected samples and damaged media; logs each (sample, stage) once a process.
+
+    Args:
+        config: for the sources' ids.
+        path: a file that gets one JSON line an entry; None: only the log.
+    """
+
+    def __init__(self, config: DataConfig, path: str | None = None) -> None:
+        self._ids = [source.id for source in config.sources]
+        self._path = Path(path) if path is not None else None
+        self._file: IO[str] | None = None
+        self._seen: set[tuple[int, int, int, str]] = set()
+        self._lock = threading.Lock()
+        self.entries: deque[dict[str, str | int]] = deque(maxlen=KEPT)
+        self.damaged: Counter[str] = Counter()
+
+    def reject(self, rejected: Rejected) -> None:
+        """A sample that gave no document, or a piece that trains nothing."""
+        self._add(
+            rejected.ref,
+            rejected.shard,
+            rejected.key,
+            rejected.outcome,
+            rejected.stage,
+            rejected.reason,
+        )
+
+    def damage(self, document: MeasuredDocument, reason: str) -> None:
+        """A delivered document with a medium that can't be decoded: its labels are −100 (C6)."""
+        self.damaged[self._ids[document.ref.source]] += 1
+        self._add(
+            document.ref, document.shard, document.key, "damaged", "decode", reason
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def _add(
+        self, ref: SampleRef, shard: str, key: str, outcome: str, stage: str, reason: str
+    ) -> None:
+        with self._lock:
+            place = (ref.source, ref.shard, ref.sample, stage)
+            if place in self._seen:
+                return
+            self._seen.add(place)
+            entry: dict[str, str | int] = {
+                "outcome": outcome,
+                "source": self._ids[ref.source],
+                "shard": shard,
+                "key": key,
+                "epoch": ref.epoch,
+                "stage": stage,
+                "reason": reason,
+            }
+            self.entries.append(entry)
+            if self._path is not None:
+                if self._file is None:
+                    self._file = self._path.open("a", encoding="utf-8")
+                self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+                self._file.flush()
+        level = logging.INFO if outcome == "filtered" else logging.WARNING
+        _log.log(
+            level,
+            "%s: source %s, shard %s, key %r, epoch %d, stage %s: %s",
+            outcome,
+            entry["source"],
+            shard,
+            key,
+            ref.epoch,
+            stage,
+            reason,
+        )

@@ -1,0 +1,127 @@
+"""What all ranks of a run share: the opened sources, the plan, the model family, the stages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..backends import Backend
+from ..config import DataConfig, ExecutionConfig
+from ..media.probe import probe_member
+from ..models import ModelFamily, Tokenizer, build_family, load_tokenizer
+from ..plan import Plan, SourceShape
+from ..sample import Rejected
+from ..shards import Manifest, ShardDone, ShardReader, open_source
+from ..stages.materialise import Materialiser
+from ..stages.measure import Measurer
+from ..state import Identity, identity
+from .lane import Lane
+
+_log = logging.getLogger("zephon_mm")
+
+END_TOKENS = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "</s>")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A data config, opened: everything that is a function of it and of the shards' bytes."""
+
+    config: DataConfig
+    manifests: tuple[Manifest, ...]
+    plan: Plan
+    reader: ShardReader
+    tokenizer: Tokenizer
+    family: ModelFamily
+    identity: Identity
+    measure: Measurer
+    materialise: Materialiser
+
+    def lane(
+        self,
+        number: int,
+        backend: Backend,
+        *,
+        window: int = 1,
+        on_rejected: Callable[[Rejected], None] = lambda rejected: None,
+    ) -> Lane:
+        """A lane at the start of its row."""
+        return Lane(
+            number,
+            config=self.config,
+            plan=self.plan,
+            measure=self.measure,
+            backend=backend,
+            relayout=self.family.relayout,
+            end_ids=self.end_ids,
+            on_rejected=on_rejected,
+            window=window,
+        )
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Tokens that end a document, which truncating keeps."""
+        known = [self.tokenizer.token_id(t) for t in END_TOKENS if self.tokenizer.has_token(t)]
+        return frozenset([self.tokenizer.eos_id, *known])
+
+
+def open_run(
+    config: DataConfig,
+    execution: ExecutionConfig,
+    progress: Callable[[str, ShardDone], None] | None = None,
+) -> Run:
+    """Open tokenizer and sources (indexing what is not indexed yet), and make the plan.
+
+    Args:
+        config: the data config.
+        execution: where indices go, and how reads are retried.
+        progress: called with a source's id for each shard whose index is there.
+
+    Raises:
+        ConfigError: a path names nothing, the tokenizer is missing, every source is empty.
+        ShardIndexError: a shard is broken, or its index is stale.
+    """
+    tokenizer = load_tokenizer(config.tokenizer)
+    family = build_family(config, tokenizer)
+    manifests = tuple(
+        open_source(
+            source,
+            cache_dir=execution.cache_dir,
+            probe=probe_member,
+            progress=None if progress is None else lambda done, name=source.id: progress(name, done),
+        )
+        for source in config.sources
+    )
+    plan = Plan(
+        config, [SourceShape(manifest.num_samples, manifest.max_chunk) for manifest in manifests]
+    )
+    for name in plan.empty_sources:
+        _log.warning("source %r has no samples; the others share its weight", name)
+    reader = ShardReader(
+        manifests,
+        cache_dir=execution.cache_dir,
+        read_retries=execution.read_retries,
+        verify_reads=execution.verify_reads,
+    )
+    digests = {
+        source.id: manifest.digest.hex()
+        for source, manifest in zip(config.sources, manifests, strict=True)
+    }
+    return Run(
+        config=config,
+        manifests=manifests,
+        plan=plan,
+        reader=reader,
+        tokenizer=tokenizer,
+        family=family,
+        identity=identity(
+            config,
+            source_digests=digests,
+            parts={
+                "tokenizer": tokenizer.digest.hex(),
+                **{f"family.{name}": value for name, value in family.settings().items()},
+            },
+        ),
+        measure=Measurer(config, reader, tokenizer, family),
+        materialise=Materialiser(reader, family),
+    )
