@@ -1,0 +1,164 @@
+"""``zephon-mm measure``: what a mean document of each source is, before a run is planned.
+
+Measures samples spread evenly over each source, with no decoding, and prints tokens, media and
+outcomes. The ``mean_tokens`` lines are what ``mixture: tokens`` wants of a source.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from ..config import load_yaml
+from ..sample import MeasuredDocument, Measurement, SampleRef
+
+if TYPE_CHECKING:
+    from ..pipeline.run import Run
+    from ..shards import Manifest
+
+BLOCK = 8
+"""Samples measured by one task."""
+
+
+@dataclass
+class Totals:
+    """What was measured of one source; ``num_tokens`` holds each document's."""
+
+    samples: int = 0
+    num_tokens: list[int] = field(default_factory=list)
+    num_targets: int = 0
+    num_patches: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    media: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, measurement: Measurement) -> None:
+        """Count one sample."""
+        if not isinstance(measurement, MeasuredDocument):
+            self.outcomes[measurement.outcome] += 1
+            self.reasons[f"{measurement.outcome} in {measurement.stage}: {measurement.reason}"] += 1
+            return
+        self.outcomes["delivered"] += 1
+        self.num_tokens.append(len(measurement.tokens))
+        self.num_targets += int(measurement.loss.sum())
+        self.num_patches += measurement.num_patches
+        for span in measurement.media:
+            self.media[span.kind] += 1
+            self.media["frames"] += len(span.frames)
+
+    @property
+    def mean_tokens(self) -> float:
+        """Tokens of a mean sample: of those drawn, also the ones that give no document."""
+        return sum(self.num_tokens) / max(1, sum(self.outcomes.values()))
+
+
+def measure(
+    config: Annotated[Path, typer.Argument(help="YAML of the run.", show_default=False)],
+    samples: Annotated[int, typer.Option(min=1, help="Most samples measured a source.")] = 1000,
+    workers: Annotated[int, typer.Option(min=1, help="Threads that measure.")] = 2,
+) -> None:
+    """Print each source's mean tokens, media and outcomes.
+
+    Nothing is decoded: token counts follow from headers. Sources that have no index yet are
+    indexed first.
+
+        zephon-mm measure vlm.yaml --samples 2000
+    """
+    from ..pipeline.run import open_run
+
+    data, execution = load_yaml(config)
+    errors = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=errors, transient=True) as progress:
+        indexing = {
+            source.id: progress.add_task(f"indexing {source.id}", total=None)
+            for source in data.sources
+        }
+        run = open_run(
+            data,
+            execution,
+            lambda source, done: progress.update(
+                indexing[source], advance=1, total=done.num_shards
+            ),
+        )
+        totals = []
+        for number, source in enumerate(data.sources):
+            progress.remove_task(indexing[source.id])
+            refs = spread(number, run.manifests[number], samples)
+            task = progress.add_task(f"measuring {source.id}", total=len(refs))
+            total = Totals(samples=run.manifests[number].num_total)
+            for measurement in measured(run, refs, workers):
+                total.add(measurement)
+                progress.advance(task)
+            totals.append(total)
+    out = Console()
+    ids = [source.id for source in data.sources]
+    out.print(table(ids, totals))
+    for name, total in zip(ids, totals, strict=True):
+        for reason, count in total.reasons.most_common(5):
+            out.print(f"{name}: {count} × {reason}", markup=False, highlight=False)
+    out.print("\nmean_tokens for the config:", highlight=False)
+    for name, total in zip(ids, totals, strict=True):
+        out.print(f"  {name}: {total.mean_tokens:.1f}", markup=False, highlight=False)
+
+
+def spread(source: int, manifest: Manifest, most: int) -> list[SampleRef]:
+    """References to at most ``most`` samples of a source, evenly spread over it."""
+    total = manifest.num_total
+    ends = np.cumsum(manifest.num_samples)
+    picked = np.unique(np.linspace(0, total - 1, min(most, total)).astype(np.int64))
+    shards = np.searchsorted(ends, picked, side="right")
+    firsts = ends[shards] - manifest.num_samples[shards]
+    return [
+        SampleRef(source=source, shard=int(shard), sample=int(sample), epoch=0, position=0)
+        for shard, sample in zip(shards, picked - firsts, strict=True)
+    ]
+
+
+def measured(run: Run, refs: Sequence[SampleRef], workers: int) -> Iterator[Measurement]:
+    """Measure references in order; a failure of the world is raised."""
+    blocks = [refs[at : at + BLOCK] for at in range(0, len(refs), BLOCK)]
+    with ThreadPoolExecutor(workers) as pool:
+        for results in pool.map(run.measure, blocks):
+            for result in results:
+                if isinstance(result, Exception):
+                    pool.shutdown(cancel_futures=True)
+                    raise result
+                yield result
+
+
+def table(ids: Sequence[str], totals: Sequence[Totals]) -> Table:
+    """One row a source."""
+    result = Table(title="a mean document of each source")
+    for name in ("source", "samples", "measured", "tokens: mean", "p50", "max", "targets"):
+        result.add_column(name, justify="left" if name == "source" else "right")
+    for name in ("pictures", "clips", "frames", "patches", "outcomes"):
+        result.add_column(name, justify="left" if name == "outcomes" else "right")
+    for name, total in zip(ids, totals, strict=True):
+        documents = max(1, len(total.num_tokens))
+        lengths = np.array(total.num_tokens or [0])
+        result.add_row(
+            name,
+            f"{total.samples:,}",
+            f"{sum(total.outcomes.values()):,}",
+            f"{lengths.mean():,.1f}",
+            f"{np.median(lengths):,.0f}",
+            f"{lengths.max():,}",
+            f"{total.num_targets / documents:,.1f}",
+            f"{total.media['image'] / documents:.2f}",
+            f"{total.media['video'] / documents:.2f}",
+            f"{total.media['frames'] / documents:.1f}",
+            f"{total.num_patches / documents:,.0f}",
+            ", ".join(f"{count:,} {kind}" for kind, count in sorted(total.outcomes.items())),
+        )
+    return result
