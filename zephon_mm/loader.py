@@ -176,7 +176,7 @@ class Loader:
         changes = compare(read.identity, self._run.identity)
         check_changes(changes, allow)
         self._close_feed()
-        here = read.for_sources([source.id for source in self.config.sources])
+        here = read.adapted([s.id for s in self.config.sources]) if changes else read
         backend = self._open_backend()
         try:
             lanes = [self._run.lane(number, backend) for number in self._lanes]

@@ -87,15 +87,15 @@ class LoaderState:
         except (KeyError, TypeError, ValueError, IndexError, binascii.Error) as error:
             raise StateError(f"the state is incomplete: {error!r}") from error
 
-    def for_sources(self, names: Sequence[str]) -> LoaderState:
-        """The state for a config whose sources are ``names``: added ones start, removed ones go.
+    def adapted(self, names: Sequence[str]) -> LoaderState:
+        """The state for a changed config, whose sources are ``names``: added ones start.
+
+        A lane that had ended is asked again, since the change may have given it more.
 
         Raises:
             StateError: a source that was removed still has documents waiting to be packed.
         """
         old = list(self.identity["sources"])
-        if old == list(names):
-            return self
         lanes = {
             number: self.lane(number).for_sources(old, names).encode() for number in self.lanes
         }
