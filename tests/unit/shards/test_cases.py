@@ -31,7 +31,7 @@ def test_w02_same_keys_in_two_shards_are_six_samples(cases: Path, tmp_path: Path
     apart = contents(indexed(one)) + contents(indexed(two))
     joined = indexed(write(tmp_path, Path(one).read_bytes() + Path(two).read_bytes(), "cat.tar"))
     assert contents(joined) == apart
-    assert len({hashlib.sha256(sample["json"]).digest() for sample in apart}) == 6
+    assert len(apart) == 6 and apart[:3] != apart[3:]
     assert [key for key, _ in layout(joined)] == ["000000", "000001", "000002"] * 2
     assert not problems(joined)
 
