@@ -1,0 +1,417 @@
+"""Rows of packed documents as the tensors that an unmodified transformers model takes.
+
+Several documents share a row and must not see each other. The model knows them apart by
+``position_ids`` [4, rows, length]: axis 0 counts 0, 1, … in each document, and transformers builds
+its mask from where that restarts; axes 1–3 are M-RoPE, restarting too. The padding tail counts on
+its own, as one more document. For attention kernels of variable length, ``cu_seq_lens_q/k`` and
+``max_length_q/k`` say the same over all rows laid end to end. There is no ``attention_mask``: one
+of ones makes documents see each other, and so does a cache, hence ``use_cache=False``.
+
+``labels`` are not shifted (the model does that): −100 on the first token of each document, which
+the last token of its neighbour would have to predict, on media, on padding, on what the document
+itself leaves out, and on all of a document with a medium that could not be decoded.
+
+Pixels stay uint8 patches until `Batch.model_inputs`, which normalises them where they lie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .errors import ZephonError
+from .models.base import Colour, ModelFamily
+from .models.normalise import normalise
+from .models.relay import span_identity
+from .sample import MeasuredDocument, MediaSpan, SampleRef
+
+IGNORE = -100
+"""The label of a token that trains nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPiece:
+    """Tokens ``[start, stop)`` of a document, which take their turn in a row.
+
+    Attributes:
+        damaged: one of its media could not be decoded: it trains nothing.
+    """
+
+    document: MeasuredDocument
+    start: int
+    stop: int
+    damaged: bool = False
+
+    @property
+    def media(self) -> tuple[MediaSpan, ...]:
+        """The media of the piece, their spans counted from its first token."""
+        return tuple(
+            replace(span, start=span.start - self.start, stop=span.stop - self.start)
+            for span in self.document.media
+            if self.start <= span.start and span.stop <= self.stop
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRow:
+    """One sequence: pieces in order, and the patches of their media.
+
+    Attributes:
+        image_patches, video_patches: uint8 [n, columns], one of each medium, in token order.
+    """
+
+    pieces: Sequence[PackedPiece]
+    image_patches: Sequence[NDArray[np.uint8]] = ()
+    video_patches: Sequence[NDArray[np.uint8]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentSpan:
+    """A document, or a piece of one, in a row of a batch.
+
+    Attributes:
+        source: id of its source.
+        shard: path or URL of its shard.
+        key: its sample's key.
+        ref: the draw.
+        start, stop: its tokens in the row.
+        token_start, token_stop: which of its own tokens those are.
+        media: its media, their spans counted in the row.
+        damaged: one of its media could not be decoded: it trains nothing here.
+    """
+
+    source: str
+    shard: str
+    key: str
+    ref: SampleRef
+    start: int
+    stop: int
+    token_start: int
+    token_stop: int
+    media: tuple[MediaSpan, ...]
+    damaged: bool
+
+    @property
+    def epoch(self) -> int:
+        """Pass over the source, from 0."""
+        return self.ref.epoch
+
+    @property
+    def frame_pts(self) -> tuple[tuple[float, ...], ...]:
+        """Of each medium, the times of its frames in seconds; empty for a picture."""
+        return tuple(span.pts_seconds for span in self.media)
+
+
+class Normalisation(NamedTuple):
+    """Means and deviations of the two kinds of media, for values in [0, 1]."""
+
+    image_mean: Colour
+    image_std: Colour
+    video_mean: Colour
+    video_std: Colour
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Batch:
+    """A rank's rows of one step; R rows of S tokens.
+
+    Attributes:
+        step: the step, from 0.
+        slots: the rows' places in the global batch.
+        input_ids: int64 [R, S].
+        labels: int64 [R, S], not shifted.
+        position_ids: int64 [4, R, S].
+        cu_seq_lens: int32 [documents + 1], ends of all documents and padding tails, rows in turn.
+        max_length: the longest of them.
+        seq_idx: int32 [R, S], which document of its row a token belongs to; the padding tail is
+            one more. For linear-attention layers.
+        image_patches, video_patches: uint8 [n, columns].
+        image_grids, video_grids: int64 [media, 3], patches along time, height, width.
+        extras: what else the family's models take, such as ``second_per_grid_ts``.
+        documents: of each row, its documents.
+        num_target_tokens: labels that train.
+        normalisation: how patches become ``pixel_values``.
+    """
+
+    step: int
+    slots: tuple[int, ...]
+    input_ids: torch.Tensor
+    labels: torch.Tensor
+    position_ids: torch.Tensor
+    cu_seq_lens: torch.Tensor
+    max_length: int
+    seq_idx: torch.Tensor
+    image_patches: torch.Tensor
+    video_patches: torch.Tensor
+    image_grids: torch.Tensor
+    video_grids: torch.Tensor
+    extras: dict[str, torch.Tensor] = field(default_factory=dict)
+    documents: tuple[tuple[DocumentSpan, ...], ...]
+    num_target_tokens: int
+    normalisation: Normalisation
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self.slots)
+
+    @property
+    def num_items_in_batch(self) -> int:
+        """What the summed loss is divided by: at least 1, so that no loss is NaN."""
+        return max(1, self.num_target_tokens)
+
+    @property
+    def model_inputs(self) -> dict[str, Any]:
+        """Keyword arguments of the model's forward, to which only ``use_cache=False`` is added.
+
+        Patches are normalised at every call, to float32, on their device. A batch without a
+        picture has no pixel inputs of pictures, and likewise for clips.
+        """
+        inputs: dict[str, Any] = {
+            "input_ids": self.input_ids,
+            "labels": self.labels,
+            "position_ids": self.position_ids,
+            "cu_seq_lens_q": self.cu_seq_lens,
+            "cu_seq_lens_k": self.cu_seq_lens,
+            "max_length_q": self.max_length,
+            "max_length_k": self.max_length,
+            "num_items_in_batch": self.num_items_in_batch,
+            **self.extras,
+        }
+        scale = self.normalisation
+        if len(self.image_grids):
+            pixels = normalise(self.image_patches, scale.image_mean, scale.image_std)
+            inputs |= {"pixel_values": pixels, "image_grid_thw": self.image_grids}
+        if len(self.video_grids):
+            pixels = normalise(self.video_patches, scale.video_mean, scale.video_std)
+            inputs |= {"pixel_values_videos": pixels, "video_grid_thw": self.video_grids}
+        return inputs
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
+        """The batch with every tensor on ``device``."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Batch:
+        """The batch in page-locked memory; itself on a machine without a GPU."""
+        if not torch.cuda.is_available():
+            return self
+        return self._map(torch.Tensor.pin_memory)
+
+    def _map(self, change: Any) -> Batch:
+        changed: dict[str, Any] = {
+            entry.name: change(value)
+            for entry in fields(self)
+            if isinstance(value := getattr(self, entry.name), torch.Tensor)
+        }
+        extras = {name: change(value) for name, value in self.extras.items()}
+        return replace(self, extras=extras, **changed)
+
+    def row_digests(self, pixels: bool = False) -> list[bytes]:
+        """32 bytes of each row over all that training sees of it, and where it came from.
+
+        Args:
+            pixels: also over the bytes of its patches.
+        """
+        ids, labels = self.input_ids.cpu().numpy(), self.labels.cpu().numpy()
+        positions = self.position_ids.cpu().numpy()
+        patches = {"image": self.image_patches.cpu(), "video": self.video_patches.cpu()}
+        at = {"image": 0, "video": 0}
+        digests = []
+        for row, documents in enumerate(self.documents):
+            digest = hashlib.blake2b(digest_size=32)
+            for array in (ids[row], labels[row], positions[:, row]):
+                digest.update(np.ascontiguousarray(array, dtype="<i8").data)
+            for document in documents:
+                digest.update(_identity(document))
+                for span in document.media:
+                    start = at[span.kind]
+                    at[span.kind] = stop = start + span.num_patches
+                    if pixels:
+                        digest.update(patches[span.kind][start:stop].numpy().data)
+            digests.append(digest.digest())
+        return digests
+
+
+def _identity(document: DocumentSpan) -> bytes:
+    """A document's origin and media as bytes; its shard by number, since paths may differ."""
+    origin = (
+        document.source,
+        document.key,
+        tuple(map(int, document.ref)),
+        (document.start, document.stop, document.token_start, document.token_stop),
+        bool(document.damaged),
+    )
+    return repr(origin).encode() + b"".join(span_identity(span) for span in document.media)
+
+
+def collate(
+    rows: Sequence[PackedRow],
+    *,
+    family: ModelFamily,
+    sequence_length: int,
+    pad_id: int,
+    step: int,
+    slots: Sequence[int],
+    source_ids: Sequence[str],
+) -> Batch:
+    """Make the batch of ``rows``; a row without pieces is all padding.
+
+    Args:
+        rows: in slot order.
+        family: decides positions, patch columns and normalisation.
+        sequence_length: tokens a row; pieces that leave some are followed by padding.
+        pad_id: token id of padding.
+        step: the step.
+        slots: of each row, its place in the global batch.
+        source_ids: of each source, by `SampleRef.source`.
+
+    Raises:
+        ZephonError: a row is too long, or its patches are not those of its media; both are faults
+            of the caller.
+    """
+    if len(rows) != len(slots):
+        raise ZephonError(f"{len(rows)} rows for {len(slots)} slots")
+    arrays = _Arrays.padding(len(rows), sequence_length, pad_id)
+    lengths: list[int] = []
+    documents: list[tuple[DocumentSpan, ...]] = []
+    for number, row in enumerate(rows):
+        spans, ends = _fill_row(arrays, number, row, family, source_ids)
+        documents.append(spans)
+        lengths += ends
+    media = [span for row_spans in documents for document in row_spans for span in document.media]
+    images = [span for span in media if span.kind == "image"]
+    videos = [span for span in media if span.kind == "video"]
+    columns = family.patches.columns
+    extras = family.extra_inputs(media)
+    return Batch(
+        step=step,
+        slots=tuple(slots),
+        input_ids=torch.from_numpy(arrays.ids),
+        labels=torch.from_numpy(arrays.labels),
+        position_ids=torch.from_numpy(arrays.positions),
+        cu_seq_lens=torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32)),
+        max_length=max(lengths, default=0),
+        seq_idx=torch.from_numpy(arrays.seq_idx),
+        image_patches=_join([p for row in rows for p in row.image_patches], images, columns),
+        video_patches=_join([p for row in rows for p in row.video_patches], videos, columns),
+        image_grids=_grids(images),
+        video_grids=_grids(videos),
+        extras={name: torch.tensor(v, dtype=torch.float32) for name, v in extras.items()},
+        documents=tuple(documents),
+        num_target_tokens=int((arrays.labels != IGNORE).sum()),
+        normalisation=Normalisation(
+            family.image_mean, family.image_std, family.video_mean, family.video_std
+        ),
+    )
+
+
+class _Arrays(NamedTuple):
+    """The arrays of a batch that `_fill_row` fills, see `Batch`."""
+
+    ids: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    seq_idx: NDArray[np.int32]
+    positions: NDArray[np.int64]
+
+    @classmethod
+    def padding(cls, num_rows: int, length: int, pad_id: int) -> _Arrays:
+        """Rows of padding; positions are left unset."""
+        shape = (num_rows, length)
+        return cls(
+            ids=np.full(shape, pad_id, np.int64),
+            labels=np.full(shape, IGNORE, np.int64),
+            seq_idx=np.zeros(shape, np.int32),
+            positions=np.empty((4, *shape), np.int64),
+        )
+
+
+def _fill_row(
+    arrays: _Arrays,
+    number: int,
+    row: PackedRow,
+    family: ModelFamily,
+    source_ids: Sequence[str],
+) -> tuple[tuple[DocumentSpan, ...], list[int]]:
+    """Write row ``number``; returns its documents, and the lengths of them and of its padding."""
+    length = arrays.ids.shape[1]
+    spans: list[DocumentSpan] = []
+    lengths: list[int] = []
+    at = 0
+    for index, piece in enumerate(row.pieces):
+        end = at + piece.stop - piece.start
+        if end > length:
+            raise ZephonError(f"row {number} has {end} tokens or more for {length}")
+        media = piece.media
+        tokens = piece.document.tokens[piece.start : piece.stop]
+        arrays.ids[number, at:end] = tokens
+        arrays.labels[number, at:end] = _labels(piece, media)
+        arrays.seq_idx[number, at:end] = index
+        arrays.positions[0, number, at:end] = np.arange(end - at)
+        arrays.positions[1:, number, at:end] = family.positions(tokens, media)
+        spans.append(_document_span(piece, media, at, source_ids))
+        lengths.append(end - at)
+        at = end
+    if at < length:
+        arrays.seq_idx[number, at:] = len(row.pieces)
+        arrays.positions[:, number, at:] = np.arange(length - at)
+        lengths.append(length - at)
+    return tuple(spans), lengths
+
+
+def _labels(piece: PackedPiece, media: Sequence[MediaSpan]) -> NDArray[np.int64]:
+    """Labels of a piece, int64 [n]: its tokens where they train, else −100."""
+    tokens = piece.document.tokens[piece.start : piece.stop]
+    if piece.damaged:
+        return np.full(len(tokens), IGNORE, np.int64)
+    trains = piece.document.loss[piece.start : piece.stop].copy()
+    trains[:1] = False
+    for span in media:
+        trains[span.start : span.stop] = False
+    return np.where(trains, tokens, IGNORE).astype(np.int64)
+
+
+def _document_span(
+    piece: PackedPiece, media: Sequence[MediaSpan], at: int, source_ids: Sequence[str]
+) -> DocumentSpan:
+    document = piece.document
+    return DocumentSpan(
+        source=source_ids[document.ref.source],
+        shard=document.shard,
+        key=document.key,
+        ref=document.ref,
+        start=at,
+        stop=at + piece.stop - piece.start,
+        token_start=piece.start,
+        token_stop=piece.stop,
+        media=tuple(replace(s, start=s.start + at, stop=s.stop + at) for s in media),
+        damaged=piece.damaged,
+    )
+
+
+def _grids(media: Sequence[MediaSpan]) -> torch.Tensor:
+    return torch.tensor([span.grid for span in media], dtype=torch.int64).reshape(-1, 3)
+
+
+def _join(
+    patches: Sequence[NDArray[np.uint8]], media: Sequence[MediaSpan], columns: int
+) -> torch.Tensor:
+    """The patches of all media in one tensor, each checked against its grid; uint8 [n, columns]."""
+    if len(patches) != len(media):
+        raise ZephonError(f"patches of {len(patches)} media for {len(media)} media")
+    joined = torch.empty((sum(span.num_patches for span in media), columns), dtype=torch.uint8)
+    whole = joined.numpy()
+    at = 0
+    for array, span in zip(patches, media, strict=True):
+        if array.shape != (span.num_patches, columns) or array.dtype != np.uint8:
+            raise ZephonError(
+                f"a {span.kind} of grid {span.grid} came as {array.dtype} {array.shape} instead of "
+                f"uint8 {(span.num_patches, columns)}"
+            )
+        whole[at : at + len(array)] = array
+        at += len(array)
+    return joined
