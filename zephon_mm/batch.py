@@ -166,6 +166,18 @@ class Batch:
         return max(1, self.num_target_tokens)
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens of documents: padding is left out."""
+        return sum(span.stop - span.start for row in self.documents for span in row)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tensors."""
+        values = [getattr(self, entry.name) for entry in fields(self)]
+        tensors = [v for v in (*values, *self.extras.values()) if isinstance(v, torch.Tensor)]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    @property
     def model_inputs(self) -> dict[str, Any]:
         """Keyword arguments of the model's forward, to which only ``use_cache=False`` is added.
 

@@ -21,10 +21,11 @@ from .backends import (
     default_workers,
     open_backend,
 )
-from .batch import Batch, PackedRow, collate
+from .batch import Batch, collate
 from .config import DataConfig, ExecutionConfig, check_dp_size, lane_range
 from .errors import ConfigError, StateError
 from .pipeline import (
+    Collate,
     LaneSnapshot,
     RankSteps,
     Report,
@@ -287,7 +288,7 @@ class Loader:
             backend=backend,
             materialise=self._run.materialise,
             task_bytes=self._run.materialise.task_bytes,
-            collate=self._run.collate,
+            collate=self._collate(),
             on_damaged=self._report.damage,
             ahead=self.execution.prefetch if threads else 0,
             micro_batch=self.execution.micro_batch,
@@ -305,6 +306,19 @@ class Loader:
             else Direct(steps, cancel=backend.close)
         )
         return self._feed
+
+    def _collate(self) -> Collate:
+        """`batch.collate` for this run; free of the loader, since the feed's thread holds it."""
+        run = self._run
+        return lambda rows, step, slots, length: collate(
+            rows,
+            family=run.family,
+            sequence_length=length,
+            pad_id=run.tokenizer.pad_id,
+            step=step,
+            slots=slots,
+            source_ids=[source.id for source in run.config.sources],
+        )
 
     def _close_feed(self) -> None:
         if self._feed is not None:

@@ -6,9 +6,10 @@ from .length import run_length
 from .report import Report
 from .run import Run, open_run
 from .stats import loader_stats
-from .steps import RankSteps, Step
+from .steps import Collate, RankSteps, Step
 
 __all__ = [
+    "Collate",
     "Lane",
     "LaneSnapshot",
     "Measure",

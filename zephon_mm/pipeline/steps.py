@@ -11,8 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..backends import Backend, Ticket
-from ..batch import Batch, PackedRow, RowPiece
+from ..batch import Batch, PackedPiece, PackedRow
 from ..config import DataConfig
 from ..sample import MeasuredDocument, MediaSpan, SampleRef
 from ..sequencer import Piece, Recipe
@@ -142,16 +145,19 @@ class RankSteps:
     def _row(self, recipe: Recipe | None, media: Iterator[Ticket[MediaResult]]) -> PackedRow:
         """The row of a recipe; without one, a row of padding."""
         pieces = []
+        patches: dict[str, list[NDArray[np.uint8]]] = {"image": [], "video": []}
         for piece in recipe.pieces if recipe is not None else ():
-            results = [next(media).result() for _ in _spans(piece)]
-            damaged = next((r.damaged for r in results if r.damaged is not None), None)
+            damaged = None
+            for span in _spans(piece):
+                result = next(media).result()
+                patches[span.kind].append(result.patches)
+                damaged = damaged or result.damaged
             if damaged is not None:
                 self.on_damaged(piece.document, damaged)
-            patches = tuple(result.patches for result in results)
             pieces.append(
-                RowPiece(piece.document, piece.start, piece.stop, patches, damaged is not None)
+                PackedPiece(piece.document, piece.start, piece.stop, damaged is not None)
             )
-        return PackedRow(tuple(pieces))
+        return PackedRow(tuple(pieces), patches["image"], patches["video"])
 
 
 def _spans(piece: Piece) -> list[MediaSpan]:
