@@ -1,0 +1,106 @@
+"""Pictures: decoded by Pillow, resized by torchvision, cut into patches: what the models'
+Hugging Face processors do, bit for bit.
+
+The written rule for what is not plain RGB is the processors' own loader: EXIF orientation is
+applied, then Pillow's ``convert("RGB")``: alpha and transparent colours are dropped (not blended),
+palettes looked up, CMYK and grey converted, 16-bit grey clipped as Pillow does. Of an animation
+the first picture is taken. Arrays are always height, width, channel, also for a side of 1.
+
+This is the only module that imports torchvision.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import ImageOps
+from torchvision.transforms.v2 import functional
+from torchvision.transforms.v2.functional import InterpolationMode
+
+from ..errors import MediaError
+from ..patches import PatchLayout
+from .image_file import IMAGE_ERRORS, describe_error, open_image
+from .info import ImageInfo
+
+
+def decode_image(
+    data: bytes | bytearray | memoryview, info: ImageInfo, *, max_pixels: int | None = None
+) -> torch.Tensor:
+    """The picture as shown, RGB: uint8 [3, height, width], channels last in memory.
+
+    Args:
+        data: the file.
+        info: its probe.
+        max_pixels: as in `probe_image`; None: what the probe declares.
+
+    Raises:
+        MediaError: the probe holds a problem, or the pixels can't be decoded (truncated, broken),
+            or they are of another size than the probe says.
+    """
+    if info.problem is not None:
+        raise MediaError(info.problem, stage="decode")
+    limit = info.width * info.height if max_pixels is None else max_pixels
+    try:
+        with open_image(data, limit) as image:
+            image.load()
+            with ImageOps.exif_transpose(image) as turned, turned.convert("RGB") as picture:
+                array = np.array(picture)
+    except IMAGE_ERRORS as error:
+        raise MediaError(
+            f"picture can't be decoded: {describe_error(error)}", stage="decode"
+        ) from error
+    if array.shape != (info.height, info.width, 3):
+        raise MediaError(
+            f"picture decodes to {array.shape[1]}x{array.shape[0]}, its header says "
+            f"{info.width}x{info.height}",
+            stage="decode",
+        )
+    return torch.from_numpy(array).permute(2, 0, 1)
+
+
+def image_patches(
+    data: bytes | bytearray | memoryview,
+    info: ImageInfo,
+    size: tuple[int, int],
+    patch: PatchLayout,
+) -> NDArray[np.uint8]:
+    """The picture's patches: uint8 [patches, 3·T·P·P], its one frame repeated over T.
+
+    After `normalisation_table` they equal the processor's ``pixel_values`` bit for bit.
+
+    Args:
+        size: (height, width) to resize to, multiples of ``patch_size · merge_size``.
+
+    Raises:
+        MediaError: as `decode_image`.
+    """
+    picture = decode_image(data, info)
+    return patches_of(resize_image(picture, size), patch)
+
+
+def resize_image(picture: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """uint8 [3, height, width] to ``size`` by ATen's antialiased bicubic in uint8."""
+    if tuple(picture.shape[1:]) == tuple(size):
+        return picture
+    return cast(
+        torch.Tensor,
+        functional.resize(
+            picture, list(size), interpolation=InterpolationMode.BICUBIC, antialias=True
+        ),
+    )
+
+
+def patches_of(picture: torch.Tensor, patch: PatchLayout) -> NDArray[np.uint8]:
+    """uint8 [3, height, width] to patches, uint8 [patches, 3·T·P·P]."""
+    p, t, m = patch.patch_size, patch.temporal_patch_size, patch.merge_size
+    _, height, width = picture.shape
+    if height % (p * m) or width % (p * m):
+        raise ValueError(f"size {height}x{width} must be multiples of {p * m}")
+    cut = picture.numpy().reshape(3, height // p // m, m, p, width // p // m, m, p)
+    ordered = cut.transpose(1, 4, 2, 5, 0, 3, 6)
+    out = np.empty((*ordered.shape[:5], t, p, p), np.uint8)
+    out[...] = ordered[:, :, :, :, :, None]
+    return out.reshape(-1, patch.columns)

@@ -1,0 +1,36 @@
+"""``index --verify``: decode everything once with the reference decoder."""
+
+from __future__ import annotations
+
+from ..decoders import load_decoder
+from ..errors import MediaError
+from .info import ImageInfo, read_probe
+
+REFERENCE_DECODER = "pyav"
+
+
+def verify_member(field: str, data: bytes | bytearray | memoryview, probe: bytes | None) -> bool:
+    """Whether a medium is clean: every frame decodes as its probe says, without any error.
+
+    Args:
+        field: the member's field, for messages only.
+        data: the member's bytes.
+        probe: its probe; None (no medium) is clean.
+    """
+    if probe is None:
+        return True
+    info = read_probe(probe)
+    if info.problem is not None:
+        return False
+    try:
+        if isinstance(info, ImageInfo):
+            from .images import decode_image
+
+            decode_image(data, info)
+        else:
+            decoder = load_decoder(REFERENCE_DECODER)
+            for _ in decoder.stream(data, info, range(info.num_frames)):
+                pass
+    except MediaError:
+        return False
+    return True
