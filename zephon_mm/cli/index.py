@@ -75,7 +75,7 @@ def index(
     )
     check: Verify | None = None
     if verify:
-        from ..decoders.verify import verify_member
+        from .verify import verify_member
 
         check = verify_member
     with _Bar() as bar:
@@ -86,6 +86,7 @@ def index(
             workers=workers,
             verify=check,
             force=force,
+            check=True,
             progress=bar.advance,
         )
     Console().print(summary(manifest, bar.num_built))

@@ -11,6 +11,7 @@ found are not in it.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import json
 import zlib
@@ -295,7 +296,7 @@ def decode_name(raw: bytes) -> str:
 
 
 class Block:
-    """Some hundred neighbouring samples of an index, in memory as arrays.
+    """Some hundred neighbouring samples of an index, in memory.
 
     Args:
         table: their rows.
@@ -303,52 +304,56 @@ class Block:
         first_row: position of its first member in the index.
     """
 
-    __slots__ = ("_columns", "_starts", "first_row", "first_sample", "nbytes")
-
     def __init__(self, table: pa.Table, first_sample: int, first_row: int) -> None:
         self.first_sample = first_sample
         self.first_row = first_row
-        self._columns = {name: table.column(name).combine_chunks() for name in SCHEMA.names}
-        samples = self._columns.pop("sample").to_numpy()
+        columns = {name: table.column(name).combine_chunks() for name in SCHEMA.names}
+        samples = columns["sample"].to_numpy()
         changes = np.flatnonzero(np.diff(samples)) + 1
         self._starts: list[int] = [0, *changes.tolist(), len(samples)]
-        self.nbytes: int = table.nbytes + 8 * len(self._starts)
+        firsts = pa.array(self._starts[:-1], pa.int64())
+        self._keys = [decode_name(raw) for raw in columns["key"].take(firsts).to_pylist()]
+        self._problems: list[str | None] = columns["problem"].take(firsts).to_pylist()
+        known: dict[bytes | None, str | None] = {None: None}
+        self._extensions: list[str | None] = [
+            known[raw] if raw in known else known.setdefault(raw, decode_name(raw))
+            for raw in columns["extension"].to_pylist()
+        ]
+        self._numbers = {n: columns[n].to_numpy() for n in ("offset", "length", "checksum", "mark")}
+        self._probes = columns["probe"]
+        self._sparse = columns["sparse"]
+        self.nbytes: int = table.nbytes + 32 * len(samples) + 100 * len(self._keys)
 
     def key(self, sample: int) -> str:
-        row = self._starts[sample - self.first_sample]
-        return decode_name(self._columns["key"][row].as_py())
+        return self._keys[sample - self.first_sample]
 
     def problem(self, sample: int) -> str | None:
-        row = self._starts[sample - self.first_sample]
-        found: str | None = self._columns["problem"][row].as_py()
-        return found
+        return self._problems[sample - self.first_sample]
 
     def members(self, sample: int) -> dict[str, int]:
         at = sample - self.first_sample
         found: dict[str, int] = {}
-        extensions = self._columns["extension"]
         for row in range(self._starts[at], self._starts[at + 1]):
-            raw = extensions[row].as_py()
-            if raw is not None:
-                found.setdefault(decode_name(raw).lower(), self.first_row + row)
+            extension = self._extensions[row]
+            if extension is not None:
+                found.setdefault(extension.lower(), self.first_row + row)
         return found
 
     def member(self, position: int, shard: str) -> Member:
         row = position - self.first_row
-        column = self._columns
-        raw = column["extension"][row].as_py()
-        if raw is None:
+        extension = self._extensions[row]
+        if extension is None:
             raise ShardIndexError(f"position {position} holds no member", shard=shard)
-        extension = decode_name(raw)
-        flat = column["sparse"][row].as_py()
-        mark = column["mark"][row].as_py()
+        key = self._keys[bisect.bisect_right(self._starts, row) - 1]
+        flat = self._sparse[row].as_py()
+        mark = int(self._numbers["mark"][row])
         return Member(
             field=extension.lower(),
-            name=f"{decode_name(column['key'][row].as_py())}.{extension}",
-            offset=column["offset"][row].as_py(),
-            length=column["length"][row].as_py(),
-            checksum=column["checksum"][row].as_py(),
-            probe=column["probe"][row].as_py(),
+            name=f"{key}.{extension}",
+            offset=int(self._numbers["offset"][row]),
+            length=int(self._numbers["length"][row]),
+            checksum=int(self._numbers["checksum"][row]),
+            probe=self._probes[row].as_py(),
             sparse=None if flat is None else tuple(sparse.pair_up(flat)),
             clean=None if mark == UNKNOWN else mark == CLEAN,
         )

@@ -124,7 +124,8 @@ def manifest_paths(
     first = local_path(shards[0])
     folder = os.path.dirname(first)
     here = folder + "/" if folder else ""
-    relative = [url[len(here) :] if url.startswith(here) else url for url in shards]
+    paths = [local_path(url) if url.startswith("file:") else url for url in shards]
+    relative = [path[len(here) :] if path.startswith(here) else path for path in paths]
     name = hashlib.sha256("\n".join([options, *relative]).encode("utf-8", "surrogateescape"))
     beside = os.path.join(folder, f"source-{name.hexdigest()[:20]}.zmm.parquet")
     identity = "\n".join([options, os.path.abspath(folder or "."), *relative])
@@ -193,6 +194,7 @@ def open_source(
     workers: int = 1,
     verify: Verify | None = None,
     force: bool = False,
+    check: bool = False,
     progress: Callable[[ShardDone], None] | None = None,
 ) -> Manifest:
     """The manifest of a source: read if it is there, else made, with the sidecars that lack.
@@ -205,6 +207,8 @@ def open_source(
         verify: decode all media that the probe found, and mark them; indices without marks are
             made anew (their digest stays).
         force: make every index anew.
+        check: look at each shard's index and size, even if there is a manifest, and write that
+            anew.
         progress: called for each shard as its index is there.
 
     Raises:
@@ -214,7 +218,7 @@ def open_source(
         StorageError: a shard can't be read, or an index not written.
     """
     shards = expand_urls(source.urls)
-    if not force:
+    if not (force or check):
         found = read_manifest(shards, source.key, probe is not None, cache_dir)
         if found is not None and (found.verified or verify is None):
             if found.num_truncated and not source.allow_truncated:

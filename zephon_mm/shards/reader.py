@@ -30,6 +30,7 @@ _Key = tuple[int, int]
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
+_MAX_INDICES = 4096
 
 
 @dataclass(slots=True)
@@ -151,7 +152,7 @@ class ShardReader:
         self._verify = verify_reads
         self._opener = opener
         self._shards: _Recent[Storage] = _Recent(max_open_shards, None, _let_go)
-        self._indices: _Recent[ShardIndex] = _Recent(1 << 20, max_index_bytes, _let_go)
+        self._indices: _Recent[ShardIndex] = _Recent(_MAX_INDICES, max_index_bytes, _let_go)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (self.manifests, self._arguments))

@@ -126,6 +126,7 @@ class ShardIndex:
     Attributes:
         shard: its URL.
         meta: all that is known of it as a whole.
+        nbytes: memory that the blocks read so far take.
     """
 
     def __init__(self, shard: str, path: str) -> None:
@@ -137,9 +138,9 @@ class ShardIndex:
             self._footer = file.metadata
             self._identity = _identity(path)
             self.meta = self._read_meta()
-        groups = self._footer.num_row_groups
         self._rows = [0]
-        for group in range(groups):
+        self.nbytes = 4096
+        for group in range(self._footer.num_row_groups):
             self._rows.append(self._rows[-1] + self._footer.row_group(group).num_rows)
 
     def _open(self, footer: Any = None) -> pq.ParquetFile:
@@ -193,12 +194,6 @@ class ShardIndex:
         """What the index leaves out, counted by kind."""
         return dict(self.meta.skipped)
 
-    @property
-    def nbytes(self) -> int:
-        """Memory that the blocks read so far take."""
-        with self._lock:
-            return 4096 + sum(block.nbytes for block in self._blocks.values())
-
     def key(self, sample: int) -> str:
         """The sample's key, letter case kept."""
         return self._block_of(sample).key(sample)
@@ -248,7 +243,10 @@ class ShardIndex:
                 ) from error
         block = Block(table, group * BLOCK_SAMPLES, self._rows[group])
         with self._lock:
-            return self._blocks.setdefault(group, block)
+            if group not in self._blocks:
+                self._blocks[group] = block
+                self.nbytes += block.nbytes
+            return self._blocks[group]
 
 
 def _identity(path: str) -> tuple[int, int, int]:

@@ -21,6 +21,8 @@ from ..errors import ConfigError, ShardChangedError, StorageError
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):")
 _SUPPORTED = "local paths and file:// URLs"
 _CHECKED_AT_ONCE = 1000
+OWN_SUFFIX = ".zmm.parquet"
+"""How this package's own files beside shards end; a glob never takes them for shards."""
 
 
 class Storage(Protocol):
@@ -169,7 +171,11 @@ def _expand_glob(name: str) -> list[str]:
     path = local_path(name)
     if os.path.exists(path):
         return [name]
-    matches = sorted(glob.glob(path, recursive=True))
+    matches = sorted(
+        match
+        for match in glob.glob(path, recursive=True)
+        if not match.endswith((OWN_SUFFIX, ".tmp"))
+    )
     if not matches:
         raise ConfigError(f"urls: nothing matches {name!r}; check the path")
     return matches
