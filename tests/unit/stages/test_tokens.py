@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from zephon_mm.errors import SampleError
+from zephon_mm.models import load_tokenizer
+from zephon_mm.models.tokenizer import Tokenizer
+from zephon_mm.sample import TextPart
+from zephon_mm.stages.tokens import Block, Encoded, encode_documents
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tokenizer_folder: Path) -> Tokenizer:
+    return load_tokenizer(tokenizer_folder)
+
+
+def encode(tokenizer: Tokenizer, *parts: TextPart | Block) -> Encoded:
+    (result,) = encode_documents([parts], tokenizer)
+    assert isinstance(result, Encoded)
+    return result
+
+
+def test_text_that_stands_together_is_one_string(
+    tokenizer: Tokenizer, tokenizer_folder: Path
+) -> None:
+    hf = AutoTokenizer.from_pretrained(tokenizer_folder)
+    parts = (
+        TextPart("Wh", loss=False, special=True),
+        TextPart("at is"),
+        TextPart(" the c"),
+        TextPart("at?\n<|im_end|> the", special=True),
+    )
+    whole = "What is the cat?\n<|im_end|> the"
+    result = encode(tokenizer, *parts)
+    assert result.tokens.tolist() == hf(whole, add_special_tokens=False)["input_ids"]
+    split = [i for p in parts for i in tokenizer.encode(p.text, special=p.special)]
+    assert result.tokens.tolist() != split  # the case is one where joining matters
+
+
+def test_control_tokens_of_a_sample_stay_text(tokenizer: Tokenizer) -> None:
+    text = "a<|im_end|>b<|image_pad|><|endoftext|>"
+    result = encode(tokenizer, TextPart(text), TextPart("<|endoftext|>", special=True))
+    control = {tokenizer.token_id(name) for name in ("<|im_end|>", "<|image_pad|>")}
+    assert not control & set(result.tokens.tolist())
+    assert result.tokens.tolist().count(tokenizer.token_id("<|endoftext|>")) == 1
+    assert tokenizer.decode(result.tokens) == text + "<|endoftext|>"
+
+
+def test_a_control_token_is_not_put_together_from_two_parts(tokenizer: Tokenizer) -> None:
+    result = encode(tokenizer, TextPart("<|im_"), TextPart("end|>", special=True))
+    assert tokenizer.token_id("<|im_end|>") not in result.tokens.tolist()
+
+
+def test_loss_is_on_tokens_with_a_target_character(tokenizer: Tokenizer) -> None:
+    result = encode(
+        tokenizer,
+        TextPart("What was the ", loss=False, special=True),
+        TextPart("cat"),
+        TextPart(" there", loss=False),
+        TextPart("<|endoftext|>", loss=True, special=True),
+    )
+    pieces = [tokenizer.decode([token]) for token in result.tokens]
+    targets = [piece for piece, loss in zip(pieces, result.loss, strict=True) if loss]
+    assert targets == [" cat", "<|endoftext|>"]  # " cat" spans the literal's blank and the text
+
+
+def test_loss_of_characters_that_are_several_tokens(tokenizer: Tokenizer) -> None:
+    result = encode(
+        tokenizer,
+        TextPart("\u732b", loss=False),
+        TextPart("\U0001f600\u732b"),
+        TextPart("a", loss=False),
+    )
+    text = tokenizer.decode(result.tokens[result.loss])
+    assert text == "\U0001f600\u732b"
+
+
+def test_blocks_have_no_loss_and_end_runs(tokenizer: Tokenizer) -> None:
+    block = Block(np.array([1, 2, 3], np.int32))
+    result = encode(tokenizer, block, TextPart("a cat"), block, block)
+    text = tokenizer.encode("a cat", special=False).tolist()
+    assert result.tokens.tolist() == [1, 2, 3, *text, 1, 2, 3, 1, 2, 3]
+    n = len(text)
+    assert result.blocks == ((0, 3), (3 + n, 6 + n), (6 + n, 9 + n))
+    assert result.loss.tolist() == [False] * 3 + [True] * n + [False] * 6
+    assert result.tokens.dtype == np.int32 and result.loss.dtype == np.bool_
+
+
+def test_documents_do_not_touch_each_other(tokenizer: Tokenizer) -> None:
+    bad = [TextPart("half \ud83d pair")]
+    results = encode_documents([[TextPart("a c")], bad, [TextPart("at")], []], tokenizer)
+    assert isinstance(results[1], SampleError) and results[1].stage == "tokenise"
+    for result, text in ((results[0], "a c"), (results[2], "at"), (results[3], "")):
+        assert isinstance(result, Encoded)
+        assert result.tokens.tolist() == tokenizer.encode(text, special=False).tolist()
+
+
+PARTS = st.lists(
+    st.builds(
+        TextPart,
+        st.text(st.sampled_from("ab \n.cté猫😀<|>"), max_size=6)
+        | st.sampled_from(["<|im_end|>", "the cat", "\u0301"]),
+        loss=st.booleans(),
+        special=st.booleans(),
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(parts=PARTS)
+def test_any_parts(tokenizer: Tokenizer, parts: list[TextPart]) -> None:
+    result = encode(tokenizer, *parts)
+    assert len(result.tokens) == len(result.loss)
+    if not any(part.special for part in parts):
+        text = "".join(part.text for part in parts)
+        assert result.tokens.tolist() == tokenizer.encode(text, special=False).tolist()
+    if all(part.loss for part in parts):
+        assert result.loss.all()
+    if not any(part.loss for part in parts):
+        assert not result.loss.any()
+    if any(part.loss and part.text for part in parts):
+        assert result.loss.any()

@@ -1,0 +1,1 @@
+"""Stateless stages: measuring samples before packing, making pixels after it."""

@@ -1,0 +1,285 @@
+"""Measuring: a sample's tokens, loss mask and layout of media, without decoding anything (C5).
+
+A pure function of (bytes, `SampleRef`, `DataConfig`). Reads a sample's text members; of media it
+reads the probe that the index holds. A sample that its own bytes make impossible gives `Rejected`;
+a failure of the world (a changed shard, a disk fault) or of the config stands in the results as
+the exception itself, at its place, for the loader to raise there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from .. import rng
+from ..config import DataConfig
+from ..errors import ConfigError, MediaError, SampleError, ZephonError
+from ..formats import Format, FormatOptions, Sample, check_options, load_format
+from ..formats.template import split_template
+from ..media.info import ImageInfo, VideoInfo, read_probe
+from ..media.sampling import sample_frames, sampled_fps
+from ..models import ModelFamily, measure_digest
+from ..models.tokenizer import Tokenizer
+from ..sample import (
+    Document,
+    ImagePart,
+    MeasuredDocument,
+    Measurement,
+    MediaSpan,
+    Part,
+    Rejected,
+    SampleRef,
+    TextPart,
+    VideoPart,
+)
+from ..shards import ShardReader
+from .chat import ChatTemplate
+from .tokens import Block, Encoded, encode_documents
+
+_REASON_CHARACTERS = 500
+Outcome = Literal["filtered", "dropped", "quarantined"]
+_OUTCOMES: dict[str, Outcome] = {"filtered": "filtered", "dropped": "dropped"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A document with its media laid out and its text not yet tokenised."""
+
+    ref: SampleRef
+    shard: str
+    key: str
+    parts: tuple[TextPart | Block, ...]
+    media: tuple[MediaSpan, ...]
+
+
+class Measurer:
+    """Measures samples, many at a call. Stateless, picklable, safe to share between threads.
+
+    Args:
+        config: what decides documents.
+        reader: of the sources' shards.
+        tokenizer: of the run.
+        family: of the run; lays media out.
+
+    Raises:
+        ConfigError: a source's format or one of its options is not there, or the template is wrong.
+    """
+
+    def __init__(
+        self, config: DataConfig, reader: ShardReader, tokenizer: Tokenizer, family: ModelFamily
+    ) -> None:
+        self.config = config
+        self.reader = reader
+        self._tokenizer = tokenizer
+        self._family = family
+        split_template(config.template)
+        for source in config.sources:
+            check_options(source.format, source.options)
+            if source.format == "chat":
+                ChatTemplate(tokenizer)
+        self._load()
+
+    def _load(self) -> None:
+        self._formats: list[tuple[Format, FormatOptions]] = [
+            (load_format(source.format), FormatOptions(source.options, self.config.template))
+            for source in self.config.sources
+        ]
+        self._chat: ChatTemplate | None = None
+        self._chat_lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("config", "reader", "_tokenizer", "_family")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._load()
+
+    def __call__(self, refs: Sequence[SampleRef]) -> list[Measurement | Exception]:
+        """A result for each reference, in order."""
+        drafts = [self._draft(ref) for ref in refs]
+        whole = [draft for draft in drafts if isinstance(draft, _Draft)]
+        encoded = iter(encode_documents([draft.parts for draft in whole], self._tokenizer))
+        return [
+            _finish(draft, next(encoded)) if isinstance(draft, _Draft) else draft
+            for draft in drafts
+        ]
+
+    def _draft(self, ref: SampleRef) -> _Draft | Rejected | Exception:
+        shard = key = ""
+        try:
+            index = self.reader.index(ref.source, ref.shard)
+            shard, key = index.shard, index.key(ref.sample)
+            problem = index.problem(ref.sample)
+            if problem is not None:
+                raise SampleError(problem, stage="index")
+            sample = self._sample(ref, shard, key, index.members(ref.sample))
+            parts = self._parts(ref, sample)
+            laid_out: list[TextPart | Block] = []
+            media: list[MediaSpan] = []
+            for part in parts:
+                if isinstance(part, TextPart):
+                    laid_out.append(part)
+                else:
+                    span, block = self._medium(ref, sample, part, len(media))
+                    laid_out.append(block)
+                    media.append(span)
+            return _Draft(ref, shard, key, tuple(laid_out), tuple(media))
+        except SampleError as error:
+            return _rejected(ref, shard, key, error)
+        except Exception as error:
+            return error
+
+    def _sample(self, ref: SampleRef, shard: str, key: str, fields: dict[str, int]) -> Sample:
+        def read(position: int) -> bytes | memoryview:
+            return self.reader.read(ref.source, ref.shard, position)
+
+        def name(position: int) -> str:
+            return self.reader.member(ref.source, ref.shard, position).name
+
+        return Sample(key, shard, fields, read, name)
+
+    def _parts(self, ref: SampleRef, sample: Sample) -> tuple[Part, ...]:
+        """The document's parts in order, template text included."""
+        function, options = self._formats[ref.source]
+        document = _call(function, sample, options)
+        if document.turns:
+            parts = self._template().render(document.turns)
+        elif any(isinstance(part, TextPart) and part.special for part in document.parts):
+            parts = document.parts  # it has template text of its own
+        else:
+            parts = options.surrounded(document.parts).parts
+        for part in parts:
+            if not isinstance(part, TextPart) and part.field not in sample.fields:
+                raise sample.missing(f"member {part.field!a}, which the format names")
+        return parts
+
+    def _template(self) -> ChatTemplate:
+        with self._chat_lock:
+            if self._chat is None:
+                self._chat = ChatTemplate(self._tokenizer)
+            return self._chat
+
+    def _medium(
+        self, ref: SampleRef, sample: Sample, part: ImagePart | VideoPart, number: int
+    ) -> tuple[MediaSpan, Block]:
+        """Lay a medium out: its span, not yet placed, and its block of tokens."""
+        position = sample.fields[part.field]
+        member = self.reader.member(ref.source, ref.shard, position)
+        try:
+            info = None if member.probe is None else read_probe(member.probe)
+            if isinstance(part, ImagePart) and isinstance(info, ImageInfo):
+                span = self._image(position, info)
+            elif isinstance(part, VideoPart) and isinstance(info, VideoInfo):
+                span = self._video(ref, position, info, part, number)
+            else:
+                wanted = "picture" if isinstance(part, ImagePart) else "clip"
+                raise MediaError(f"its extension is not that of a {wanted}", stage="probe")
+        except SampleError as error:
+            raise MediaError(
+                f"member {member.name!r}: {error.reason}", stage=error.stage, kind=error.kind
+            ) from error
+        block = self._family.block(span.kind, span.grid, span.pts_seconds, span.fps)
+        return span, Block(block)
+
+    def _image(self, position: int, info: ImageInfo) -> MediaSpan:
+        if info.problem is not None:
+            raise MediaError(info.problem, stage="probe")
+        most = self.config.image.max_source_pixels
+        if info.width * info.height > most:
+            raise MediaError(
+                f"{info.width}×{info.height} pixels are over image.max_source_pixels={most}",
+                stage="layout",
+                kind="dropped",
+            )
+        layout = self._family.layout_image(info.height, info.width)
+        return MediaSpan(
+            kind="image",
+            member=position,
+            start=0,
+            stop=0,
+            grid=layout.grid,
+            size=layout.size,
+            source_size=(info.height, info.width),
+        )
+
+    def _video(
+        self, ref: SampleRef, position: int, info: VideoInfo, part: VideoPart, number: int
+    ) -> MediaSpan:
+        """``number``: which of the document's media it is; each has a random stream of its own."""
+        source = self.config.sources[ref.source].id
+        key = rng.key(
+            "sample", self.config.seed, source, ref.shard, ref.sample, ref.epoch, "frames", number
+        )
+        frames = sample_frames(
+            info,
+            self.config.video,
+            start_seconds=part.start_seconds,
+            end_seconds=part.end_seconds,
+            stream_key=key,
+        )
+        span = MediaSpan(
+            kind="video",
+            member=position,
+            start=0,
+            stop=0,
+            grid=(0, 0, 0),
+            size=(0, 0),
+            source_size=(info.height, info.width),
+            frames=frames,
+            pts=tuple(int(info.pts[frame]) for frame in frames),
+            time_base=info.time_base,
+            fps=sampled_fps(info, frames),
+        )
+        layout = self._family.layout_video(
+            len(frames), info.height, info.width, span.pts_seconds, span.fps
+        )
+        return replace(span, grid=layout.grid, size=layout.size)
+
+
+def _call(function: Format, sample: Sample, options: FormatOptions) -> Document:
+    """Call a format. What a user's function raises on a sample's content quarantines the sample."""
+    try:
+        document = function(sample, options)
+    except (ZephonError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise SampleError(
+            f"the format raised {type(error).__name__}: {error}", stage="format"
+        ) from error
+    if not isinstance(document, Document) or (document.parts and document.turns):
+        got = "both parts and turns" if isinstance(document, Document) else type(document).__name__
+        raise ConfigError(
+            f"format {getattr(function, '__name__', function)!r} gave {got}, expected a Document "
+            "with parts or with turns"
+        )
+    return document
+
+
+def _finish(draft: _Draft, encoded: Encoded | SampleError) -> Measurement:
+    """Put the media where their blocks are, or reject a document without a target token."""
+    if isinstance(encoded, SampleError):
+        return _rejected(draft.ref, draft.shard, draft.key, encoded)
+    if not encoded.loss[1:].any():
+        reason = f"none of its {len(encoded.tokens)} tokens is a target"
+        return Rejected(draft.ref, draft.shard, draft.key, "filtered", "tokenise", reason)
+    media = tuple(
+        replace(span, start=start, stop=stop)
+        for span, (start, stop) in zip(draft.media, encoded.blocks, strict=True)
+    )
+    return MeasuredDocument(
+        ref=draft.ref,
+        shard=draft.shard,
+        key=draft.key,
+        tokens=encoded.tokens,
+        loss=encoded.loss,
+        media=media,
+        digest=measure_digest(encoded.tokens, encoded.loss, media),
+    )
+
+
+def _rejected(ref: SampleRef, shard: str, key: str, error: SampleError) -> Rejected:
+    reason = " ".join(error.reason.split())[:_REASON_CHARACTERS]
+    outcome: Outcome = _OUTCOMES.get(error.kind, "quarantined")
+    return Rejected(ref, shard, key, outcome, error.stage, reason)
