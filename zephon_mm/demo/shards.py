@@ -12,6 +12,7 @@ import ast
 import functools
 import importlib.util
 import io
+import itertools
 import json
 import sys
 import sysconfig
@@ -163,16 +164,20 @@ def _write(
     return tuple(urls)
 
 
-def _texts() -> Iterator[dict[str, Any]]:
+def library_texts() -> Iterator[str]:
+    """The documentation of modules of Python's standard library, in the order of their names."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    found = 0
     for name in sorted(sys.stdlib_module_names):
         paths = [library / f"{name}.py", library / name / "__init__.py"]
         path = next((p for p in paths if p.is_file()), None)
         text = path and ast.get_docstring(ast.parse(path.read_bytes()))
-        if text and len(text) > 100 and found < NUM_TEXTS:
-            found += 1
-            yield {"txt": f"{name}: {text}".encode()}
+        if text and len(text) > 100:
+            yield f"{name}: {text}"
+
+
+def _texts() -> Iterator[dict[str, Any]]:
+    for text in itertools.islice(library_texts(), NUM_TEXTS):
+        yield {"txt": text.encode()}
 
 
 def _photos(photos: Path) -> Iterator[dict[str, Any]]:

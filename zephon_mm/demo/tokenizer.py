@@ -2,7 +2,7 @@
 
 `qwen_tokenizer` turns the vocabulary that the package dashscope carries (Qwen's own, 151,643
 ranks) into a Hugging Face folder with transformers' converter; its ids are Qwen's. Where dashscope
-is not installed, `trained_tokenizer` trains a small byte-level BPE on the demo's text.
+is not installed, `trained_tokenizer` trains a small byte-level BPE on Python's documentation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from ..errors import MissingDependencyError
-from .shards import data_folder
+from .shards import data_folder, library_texts
 
 SPECIALS = (
     "<|endoftext|>",
@@ -79,17 +79,12 @@ class _Ranks(TikTokenConverter):
         return {base64.b64decode(token): int(rank) for token, rank in pairs}
 
 
-def build_tokenizer(folder: Path, texts: Iterable[str]) -> str:
-    """Save a tokeniser as a Hugging Face folder, and say in a few words which one it is.
-
-    Args:
-        folder: made if it isn't there.
-        texts: what to train on where Qwen's vocabulary is not installed.
-    """
+def build_tokenizer(folder: Path) -> str:
+    """Save a tokeniser as a Hugging Face folder, and say in a few words which one it is."""
     try:
         ranks = data_folder("dashscope", "resources") / "qwen.tiktoken"
     except MissingDependencyError:
-        tokenizer, what = trained_tokenizer(texts), "a BPE trained on the demo's text"
+        tokenizer, what = trained_tokenizer(library_texts()), "a BPE, trained on the spot"
     else:
         tokenizer, what = qwen_tokenizer(ranks), "Qwen's vocabulary, from dashscope"
     wrapped = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from ..batch import Batch
 from ..cli.digest import read_state, step_digest, write_state
 from ..loader import Loader
 
@@ -23,8 +24,7 @@ class StepResult:
     step: int
     digest: str
     loss: float
-    num_documents: int
-    num_target_tokens: int
+    batch: Batch
 
 
 def new_optimizer(model: PreTrainedModel) -> torch.optim.Optimizer:
@@ -49,9 +49,8 @@ def train(
         result = StepResult(
             step=batch.step,
             digest=step_digest([batch], pixels=True),
-            loss=float(loss),
-            num_documents=sum(len(row) for row in batch.documents),
-            num_target_tokens=batch.num_target_tokens,
+            loss=float(loss.detach()),
+            batch=batch,
         )
         results.append(result)
         on_step(result)
