@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from zephon_mm.errors import ZephonError
 
@@ -29,6 +29,8 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 __all__ = [
+    "CLOSE_SECONDS",
+    "FINAL_SECONDS",
     "Backend",
     "Cancelled",
     "ForkedError",
@@ -37,6 +39,11 @@ __all__ = [
     "describe",
     "failed_before",
 ]
+
+
+# How long closing waits for work that has begun: on request, and for garbage collection and exit.
+CLOSE_SECONDS: Final = 30.0
+FINAL_SECONDS: Final = 2.0
 
 
 class Cancelled(ZephonError):
@@ -107,8 +114,13 @@ class Backend(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Cancel what has not begun, wait for what has, end every worker. May be called again."""
+    def close(self, join_seconds: float = CLOSE_SECONDS) -> None:
+        """Cancel what has not begun, wait for what has, end every worker. May be called again.
+
+        Args:
+            join_seconds: how long to wait; a worker that is still busy is logged and left to end
+                with its item.
+        """
         ...
 
     @property

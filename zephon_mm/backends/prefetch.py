@@ -23,9 +23,16 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from zephon_mm.backends.base import Cancelled, check_process, describe, failed_before
+from zephon_mm.backends.base import (
+    CLOSE_SECONDS,
+    FINAL_SECONDS,
+    Cancelled,
+    check_process,
+    describe,
+    failed_before,
+)
 from zephon_mm.backends.budget import ByteBudget
 
 T = TypeVar("T")
@@ -34,9 +41,6 @@ T_co = TypeVar("T_co", covariant=True)
 __all__ = ["Direct", "Feed", "Prefetcher"]
 
 _log = logging.getLogger(__name__)
-
-_CLOSE_SECONDS: Final = 30.0
-_FINAL_SECONDS: Final = 3.0  # garbage collection and exit
 
 
 class Feed(Protocol[T_co]):
@@ -81,7 +85,8 @@ class Prefetcher(Generic[T]):
             waits for room only while an item is there to be consumed, so a budget that is shared
             with the backend can't deadlock.
         cancel: called first when closing, in the closing thread: whatever makes a blocked
-            ``next(iterator)`` return or raise, as ``backend.close`` does.
+            ``next(iterator)`` return or raise, as ``backend.close`` does. It is given the seconds
+            that it may wait.
     """
 
     def __init__(
@@ -91,7 +96,7 @@ class Prefetcher(Generic[T]):
         *,
         size_of: Callable[[T], int] | None = None,
         budget: ByteBudget | None = None,
-        cancel: Callable[[], None] | None = None,
+        cancel: Callable[[float], None] | None = None,
     ) -> None:
         if depth < 1:
             raise ValueError(f"depth={depth}: at least one item must be held")
@@ -101,7 +106,7 @@ class Prefetcher(Generic[T]):
         )
         self._cancel = cancel
         self._finalizer = weakref.finalize(
-            self, _shut_down, self._line, self._thread, cancel, _FINAL_SECONDS
+            self, _shut_down, self._line, self._thread, cancel, FINAL_SECONDS
         )
         self._thread.start()
 
@@ -138,7 +143,7 @@ class Prefetcher(Generic[T]):
 
     def close(self) -> None:
         """Stop the thread and join it; one that is still busy after 30 s is logged and left."""
-        _shut_down(self._line, self._thread, self._cancel, _CLOSE_SECONDS)
+        _shut_down(self._line, self._thread, self._cancel, CLOSE_SECONDS)
         self._finalizer.detach()
 
     @property
@@ -162,10 +167,13 @@ class Direct(Generic[T]):
 
     Args:
         iterator: what to hand out.
-        cancel: called when closing, before the iterator is closed.
+        cancel: called when closing, before the iterator is closed, with the seconds that it may
+            wait.
     """
 
-    def __init__(self, iterator: Iterator[T], *, cancel: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, iterator: Iterator[T], *, cancel: Callable[[float], None] | None = None
+    ) -> None:
         self._iterator = iterator
         self._cancel = cancel
         self._failure = ""
@@ -217,7 +225,7 @@ class Direct(Generic[T]):
             return
         self._closed = True
         if self._cancel is not None:
-            self._cancel()
+            self._cancel(CLOSE_SECONDS)
         _close_iterator(self._iterator)
 
     @property
@@ -358,17 +366,18 @@ def _close_iterator(iterator: Iterator[object]) -> None:
 def _shut_down(
     line: _Line[T],
     thread: threading.Thread,
-    cancel: Callable[[], None] | None,
+    cancel: Callable[[float], None] | None,
     join_seconds: float,
 ) -> None:
     if os.getpid() != line.pid:
         return
+    deadline = time.monotonic() + join_seconds
     line.close()
     if cancel is not None:
-        cancel()
+        cancel(join_seconds)
     if thread is threading.current_thread():
         return
-    thread.join(join_seconds)
+    thread.join(max(0.1, deadline - time.monotonic()))
     if thread.is_alive():
         _log.warning(
             "%s is still busy %.0f s after its stream was closed; it ends with its step",

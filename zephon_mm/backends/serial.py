@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
-from zephon_mm.backends.base import Cancelled
+from zephon_mm.backends.base import CLOSE_SECONDS, Cancelled
 from zephon_mm.backends.budget import ByteBudget
 from zephon_mm.backends.outcome import call
 
@@ -43,8 +43,8 @@ class SerialBackend:
             raise Cancelled("the serial backend is closed")
         return _SerialTicket(self, fn, item, cost_bytes)
 
-    def close(self) -> None:
-        """Every ticket not yet taken is cancelled."""
+    def close(self, join_seconds: float = CLOSE_SECONDS) -> None:
+        """Every ticket not yet taken is cancelled; there is nothing to wait for."""
         self._closed = True
 
     @property

@@ -32,7 +32,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 import torch
 
 from zephon_mm.backends.admission import Admission
-from zephon_mm.backends.base import Cancelled, check_process
+from zephon_mm.backends.base import CLOSE_SECONDS, FINAL_SECONDS, Cancelled, check_process
 from zephon_mm.backends.budget import ByteBudget
 from zephon_mm.backends.outcome import call
 
@@ -49,9 +49,6 @@ _RUNNING: Final = 2
 _DONE: Final = 3
 _TAKEN: Final = 4
 _CANCELLED: Final = 5
-
-_CLOSE_SECONDS: Final = 30.0
-_FINAL_SECONDS: Final = 3.0  # garbage collection and exit
 
 _torch_setting = threading.Lock()
 
@@ -80,7 +77,7 @@ class ThreadsBackend:
             raise ValueError(f"workers={workers}: at least one thread is needed")
         self.workers = default_workers() if workers is None else workers
         self._pool = _Pool(budget)
-        self._finalizer = weakref.finalize(self, self._pool.close, _FINAL_SECONDS)
+        self._finalizer = weakref.finalize(self, self._pool.close, FINAL_SECONDS)
         self._pool.start(self.workers)
 
     def submit(self, fn: Callable[[T], R], item: T, *, cost_bytes: int = 0) -> _ThreadTicket[R]:
@@ -91,9 +88,9 @@ class ThreadsBackend:
         self._pool.submit(ticket)
         return ticket
 
-    def close(self) -> None:
-        """Cancel, and join the workers; one that is still busy after 30 s is logged and left."""
-        self._pool.close(_CLOSE_SECONDS)
+    def close(self, join_seconds: float = CLOSE_SECONDS) -> None:
+        """See ``Backend.close``."""
+        self._pool.close(join_seconds)
         self._finalizer.detach()
 
     @property
@@ -176,7 +173,7 @@ class _Pool:
             setter.start()
             setter.join()
         if len(self.threads) < workers:
-            self.close(_FINAL_SECONDS)
+            self.close(FINAL_SECONDS)
             raise RuntimeError(
                 f"only {len(self.threads)} of {workers} worker threads could be started: ask for"
                 " fewer workers or raise the limit of threads (ulimit -u, the container's pids)"

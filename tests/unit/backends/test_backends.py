@@ -91,7 +91,7 @@ def test_serial_interrupted_by_ctrl_c_can_be_asked_again() -> None:
 
 
 def test_older_items_begin_first_and_an_awaited_one_before_them(wait_until: Wait) -> None:
-    backend = open_backend("threads", workers=1)
+    backend = ThreadsBackend(1)
     gate, begun = threading.Event(), threading.Event()
     order: list[int] = []
 
@@ -106,7 +106,7 @@ def test_older_items_begin_first_and_an_awaited_one_before_them(wait_until: Wait
     assert begun.wait(5)
     waiter = threading.Thread(target=tickets[4].result)
     waiter.start()
-    time.sleep(0.05)
+    assert wait_until(lambda: tickets[4].event is not None)
     gate.set()
     waiter.join(5)
     assert [t.result() for i, t in enumerate(tickets) if i != 4] == [0, 1, 2, 3, 5]
@@ -248,7 +248,7 @@ def test_close_wakes_whoever_waits_and_leaves_nothing(phase: str, wait_until: Wa
 
     def work(item: int) -> int:
         ran.append(item)
-        gate.wait(0.3)
+        gate.wait(20)
         return item
 
     tickets = [backend.submit(work, i, cost_bytes=10) for i in range(4)]
@@ -262,6 +262,7 @@ def test_close_wakes_whoever_waits_and_leaves_nothing(phase: str, wait_until: Wa
             outcome.append(f"cancelled after {len(ran)}")
 
     if phase == "done":
+        gate.set()
         assert wait_until(lambda: len(ran) == 2)
         waiter = threading.Thread(target=lambda: None)
     else:
@@ -269,8 +270,12 @@ def test_close_wakes_whoever_waits_and_leaves_nothing(phase: str, wait_until: Wa
         waiter = threading.Thread(target=wait_for, args=(victim,))
     waiter.start()
     time.sleep(0.03)
+    opener = threading.Timer(0.2, gate.set)  # what runs is waited for
+    opener.start()
     backend.close()
+    assert gate.is_set()
     waiter.join(5)
+    opener.join(5)
     assert our_threads() == []
     if phase != "done":
         assert outcome == ["cancelled after 1"]
@@ -391,12 +396,14 @@ def test_threads_that_cannot_be_started_are_an_error_that_says_what_to_do(
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", limited)
-    with pytest.raises(RuntimeError, match="only 2 of 5 worker threads .* fewer workers"):
+    with pytest.raises(RuntimeError, match=r"only 2 of 5 worker threads .* fewer workers"):
         ThreadsBackend(5)
     assert our_threads() == []
 
 
-def test_two_hundred_openings_leave_threads_and_descriptors_as_they_were() -> None:
+def test_two_hundred_openings_leave_threads_and_descriptors_as_they_were(
+    wait_until: Wait,
+) -> None:
     def count() -> tuple[int, int]:
         return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
 
@@ -414,8 +421,7 @@ def test_two_hundred_openings_leave_threads_and_descriptors_as_they_were() -> No
     for i in range(200):
         cycle(i)
     gc.collect()
-    time.sleep(0.05)
-    assert count() == before
+    assert wait_until(lambda: count() == before), (count(), before)
 
 
 def test_an_item_costs_little() -> None:

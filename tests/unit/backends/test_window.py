@@ -183,9 +183,7 @@ def test_many_maps_on_one_backend_and_one_thread_in_any_order(
     budget = ByteBudget(5)
     backend = open_backend(name, workers=workers, budget=budget)
     maps = [
-        map_ordered(
-            backend, jitter(lane, 2e-4), range(12), window=2, cost=lambda item: item % 4
-        )
+        map_ordered(backend, jitter(lane, 2e-4), range(12), window=2, cost=lambda item: item % 4)
         for lane in range(lanes)
     ]
     for results in maps:
@@ -220,9 +218,7 @@ def test_close_of_a_map_frees_its_bytes_and_leaves_the_backend_usable(
     backend.close()
 
 
-def run_map(
-    backend: Backend, costs: list[int], window: int, seed: int
-) -> list[int]:
+def run_map(backend: Backend, costs: list[int], window: int, seed: int) -> list[int]:
     return list(
         map_ordered(
             backend,
