@@ -37,6 +37,7 @@ from .pipeline import (
 from .state import LoaderState, check_changes, compare, fingerprint
 
 if TYPE_CHECKING:
+    from .shards.reader import ReadCounts
     import torch.distributed as dist
 
 RING = 8
@@ -208,6 +209,11 @@ class Loader:
             elapsed=time.monotonic() - self._begun_at if self._begun_at else 0.0,
             held_bytes=self._budget.held_bytes if feed is not None else 0,
         )
+
+    @property
+    def read_counts(self) -> ReadCounts:
+        """Members and bytes that this process has read from shards."""
+        return self._run.reader.reads
 
     @property
     def rejected(self) -> list[dict[str, str | int]]:

@@ -22,7 +22,7 @@ from ..sequencer import HARD_CAP, LiveRef, Piece, Recipe, Sequencer, SequencerSt
 from ..sequencer.cutting import Relayout
 from ..state import LaneState, LiveDocument
 
-BLOCK = 8
+BLOCK = 4
 """Draws measured by one task."""
 
 Measure = Callable[[Sequence[SampleRef]], Sequence[Measurement | Exception]]

@@ -101,12 +101,17 @@ class RankSteps:
                 break
             pending.append(begun)
             step += 1
-            if len(pending) > self.ahead:
+            while pending and len(pending) > self._ahead_of(pending[0], first_step):
                 yield self._finish(pending.popleft())
         while pending:
             yield self._finish(pending.popleft())
         if failure is not None:
             raise failure
+
+    def _ahead_of(self, oldest: _Pending, first_step: int) -> int:
+        """Steps to begin before ``oldest`` is put together: none if nothing of it is awaited, and
+        few at first, so that the first batch waits for no other's work."""
+        return min(self.ahead, oldest.number - first_step) if oldest.media else 0
 
     def _begin(self, step: int) -> _Pending:
         batch = self.config.global_batch_at(step)
