@@ -79,6 +79,8 @@ def tiny_config(family: str, tokenizer: Any, attention: str = "sdpa") -> Any:
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "max_position_embeddings": 4096,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_id,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]},
     }
     ids = {
@@ -123,7 +125,7 @@ def tiny_model(family: str, tokenizer: Any, attention: str = "sdpa", seed: int =
         return getattr(transformers, names[family])(config).eval()
 
 
-def processor(family: str, tokenizer_folder: Path, **size: int) -> Any:
+def hf_processor(family: str, tokenizer_folder: Path) -> Any:
     """The family's own processor of transformers, built from its classes' defaults."""
     from transformers import AutoTokenizer
 

@@ -22,7 +22,7 @@ def normalise(patches: torch.Tensor, mean: Colour, std: Colour) -> torch.Tensor:
     shift = torch.tensor(mean, dtype=torch.float32, device=patches.device) * scale
     divide = torch.tensor(std, dtype=torch.float32, device=patches.device) * scale
     values = patches.to(torch.float32)
-    by_channel = values.view(len(patches), 3, -1)
+    by_channel = values.view(len(patches), 3, patches.shape[1] // 3)
     by_channel.sub_(shift[None, :, None]).div_(divide[None, :, None])
     return values
 

@@ -124,17 +124,10 @@ class Tokenizer:
         return [_ids(item.ids) for item in encoded]
 
     def _encode_template(self, text: str) -> NDArray[np.int32]:
-        if self._control is None:
-            return self.encode(text, special=False)
-        pieces: list[NDArray[np.int32]] = []
-        at = 0
-        for match in self._control.finditer(text):
-            if match.start() > at:
-                pieces.append(self.encode(text[at : match.start()], special=False))
-            pieces.append(_ids([self._added[match.group()]]))
-            at = match.end()
-        if at < len(text):
-            pieces.append(self.encode(text[at:], special=False))
+        pieces = [
+            self.encode(piece, special=False) if token is None else _ids([token])
+            for piece, token in self.split_control(text)
+        ]
         return np.concatenate(pieces) if pieces else _ids([])
 
     def decode(self, tokens: Sequence[int] | NDArray[np.integer[Any]]) -> str:
@@ -194,9 +187,11 @@ class Tokenizer:
                 "put chat_template.jinja beside it or use an instruct model's tokenizer"
             )
         template = _compile(self.chat_template)
-        names = {k: v for k, v in self._special_names.items() if v is not None}
         text: str = template.render(
-            messages=messages, add_generation_prompt=add_generation_prompt, **names, **variables
+            messages=messages,
+            add_generation_prompt=add_generation_prompt,
+            **self.special_names,
+            **variables,
         )
         return text
 
