@@ -140,8 +140,10 @@ def _attempt(
         at = 0
         try:
             for packet in clip.packets(container, stream):
-                number = packet.opaque
+                number = clip.number_of(packet)
                 run = runs[at]
+                if number is None:
+                    raise _Failed("a packet lost its number")
                 if number < run.first:
                     continue
                 keep = back_off > 0 or by_packet.get(number) in left
@@ -152,7 +154,7 @@ def _attempt(
                     context.skip_frame = "DEFAULT"
                     out += context.decode(None)
                 for frame in out:
-                    index = by_packet.get(frame.opaque)
+                    index = by_packet.get(clip.number_of(frame))
                     if index is None or index < run.shown_from:
                         continue
                     _check(frame, index, info)

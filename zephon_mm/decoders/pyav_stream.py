@@ -91,13 +91,22 @@ def open_clip(data: Bytes) -> tuple[InputContainer, VideoStream]:
 
 
 def packets(container: InputContainer, stream: VideoStream) -> Iterator[Packet]:
-    """Its packets, ``opaque`` set to their number. A demuxing error is raised as PyAV gives it."""
+    """Its packets, numbered (`number_of`). A demuxing error is raised as PyAV gives it.
+
+    PyAV keeps ``opaque`` objects of the whole process in one table by ``id()``. A bare number is
+    one object for all threads, which would lose each other's entries: a tuple of its own is not.
+    """
     number = 0
     for packet in container.demux(stream):
         if packet.size:
-            packet.opaque = number
+            packet.opaque = (number,)
             number += 1
             yield packet
+
+
+def number_of(thing: Packet | VideoFrame) -> int | None:
+    """The number of a packet, or of the packet that a frame came from; None: PyAV lost it."""
+    return None if thing.opaque is None else int(thing.opaque[0])
 
 
 def frame_planes(frame: VideoFrame) -> tuple[Plane, ...]:

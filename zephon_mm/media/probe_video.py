@@ -127,8 +127,8 @@ def _decode(table: _Table, stream: VideoStream, packet: Packet | None) -> None:
         for frame in stream.codec_context.decode(packet):
             if table.first is None:
                 table.first = frame
-            if frame.opaque is not None:
-                table.out.append(frame.opaque)
+            if (number := clip.number_of(frame)) is not None:
+                table.out.append(number)
 
 
 def is_shown(codec: str, packet: memoryview) -> bool:
