@@ -136,6 +136,9 @@ def _attempt(
     except MediaError as error:
         raise _Failed(error.reason) from error
     with contextlib.closing(container):
+        base = stream.time_base
+        if base is not None and (base.numerator, base.denominator) != info.time_base:
+            raise _Failed(f"its time base is {base}, the index says {info.time_base}")
         context = stream.codec_context
         at = 0
         try:

@@ -1,0 +1,170 @@
+"""Patches of decoded frames, and the normalisation table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from zephon_mm_kernels import reference
+
+from tests.unit.media.clips import make_clip
+from zephon_mm.decoders import load_decoder
+from zephon_mm.decoders.base import DecodedFrames
+from zephon_mm.media.info import VideoInfo
+from zephon_mm.media.pixels import normalisation_table, normalise, stream_patches, video_patches
+from zephon_mm.media.probe import probe_member, read_probe
+from zephon_mm.patches import PatchLayout
+
+QWEN2 = PatchLayout(14, 2, 2)
+QWEN3 = PatchLayout(16, 2, 2)
+DECODER = load_decoder("pyav")
+CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+
+
+def info_of(data: bytes) -> VideoInfo:
+    info = read_probe(probe_member("mp4", data) or b"")
+    assert isinstance(info, VideoInfo) and info.problem is None
+    return info
+
+
+def by_reference(
+    decoded: DecodedFrames, size: tuple[int, int], patch: PatchLayout
+) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    pictures = []
+    for frame in decoded:
+        turn = frame.orientation
+        pictures.append(
+            reference.frame_rgb(
+                frame.planes, frame.subsampling, frame.depth, frame.matrix, frame.full_range,
+                (turn.transpose, turn.mirror_x, turn.mirror_y), size,
+            )
+        )  # fmt: skip
+    sizes = patch.patch_size, patch.temporal_patch_size, patch.merge_size
+    return reference.patchify(np.stack(pictures), *sizes)
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 17])
+@pytest.mark.parametrize("temporal", [2, 4])
+def test_last_frame_is_repeated_to_a_multiple(count: int, temporal: int) -> None:
+    data = make_clip(frames=count, size=(32, 32))
+    patch = PatchLayout(8, temporal, 2)
+    decoded = DECODER.decode(data, info_of(data), range(count))
+    got = video_patches(decoded, (32, 48), patch)
+    groups = -(-count // temporal)
+    assert got.shape == (groups * 24, 3 * temporal * 64) and got.dtype == np.uint8
+    assert np.array_equal(got, by_reference(decoded, (32, 48), patch))
+    padded = [*range(count), *[count - 1] * (groups * temporal - count)]
+    whole = DECODER.decode(data, info_of(data), padded)
+    assert np.array_equal(got, video_patches(whole, (32, 48), patch))
+
+
+def test_real_clips_equal_the_reference(cases: Path) -> None:
+    names = ["video/video_90.mov", "video/sample_rotate_and_reflect.mp4", "video/bt2020_10bit.mp4"]
+    names += ["video/four-colors.mp4", "video/testsrc2_odd_width_vp9_10bit.mp4"]
+    names += ["video/400x300-red-resize-200x150-green.webm", "video/bitmap.mp4"]
+    names += ["video/testsrc2_odd_height_and_width_444.mp4", "video/bt709_full_range.mp4"]
+    for name in names:
+        data = (cases / "media" / name).read_bytes()
+        info = info_of(data)
+        decoded = DECODER.decode(data, info, [0, info.num_frames - 1])
+        for patch, size in ((QWEN2, (84, 56)), (QWEN3, (64, 96))):
+            got = video_patches(decoded, size, patch)
+            assert np.array_equal(got, by_reference(decoded, size, patch)), name
+
+
+def test_streaming_gives_the_same_patches_in_any_order() -> None:
+    data = make_clip(frames=20, options={"bf": "2", "g": "6"})
+    info = info_of(data)
+    for frames in ([0, 3, 3, 19], [19, 0, 7], list(range(20))):
+        whole = video_patches(DECODER.decode(data, info, frames), (56, 56), QWEN2)
+        got = stream_patches(DECODER, data, info, frames, (56, 56), QWEN2)
+        assert np.array_equal(got, whole)
+
+
+def test_turned_clips_are_upright(cases: Path) -> None:
+    """rot90 and rot270 hold one picture turned: shown, they must look alike from above."""
+    patch = PatchLayout(4, 1, 1)
+    shown = {}
+    for name in ("rot90", "rot180", "rot270"):
+        data = (cases / f"inputs/V13/{name}.mp4").read_bytes()
+        info = info_of(data)
+        decoded = DECODER.decode(data, info, [0])
+        got = video_patches(decoded, (info.height // 4 * 4, info.width // 4 * 4), patch)
+        assert np.array_equal(
+            got, by_reference(decoded, (info.height // 4 * 4, info.width // 4 * 4), patch)
+        )
+        shown[name] = (info.height, info.width)
+    assert shown == {"rot90": (320, 180), "rot180": (180, 320), "rot270": (320, 180)}
+
+
+def float_rgb(planes: list[np.ndarray], kr: float, kb: float, full: bool, depth: int) -> np.ndarray:  # type: ignore[type-arg]
+    """The textbook conversion of 4:4:4 planes, in float64."""
+    y, u, v = (p.astype(np.float64) for p in planes)
+    top = 2.0**depth - 1
+    if full:
+        y, u, v = y / top, (u - 2 ** (depth - 1)) / top, (v - 2 ** (depth - 1)) / top
+    else:
+        step = 2.0 ** (depth - 8)
+        y = (y - 16 * step) / (219 * step)
+        u, v = ((c - 128 * step) / (224 * step) for c in (u, v))
+    r = y + 2 * (1 - kr) * v
+    b = y + 2 * (1 - kb) * u
+    g = (y - kr * r - kb * b) / (1 - kr - kb)
+    return np.clip(np.stack([r, g, b], -1) * 255, 0, 255)
+
+
+def test_colour_follows_the_tags(cases: Path) -> None:
+    """V15: mean absolute error of at most 2 codes against float, chroma doubled by nearest."""
+    tags = {
+        "bt709_full_range.mp4": (0.2126, 0.0722, True),
+        "bt601_full_range.mp4": (0.299, 0.114, True),
+        "bt601_limited_range.mp4": (0.299, 0.114, False),
+        "bt2020_10bit.mp4": (0.2627, 0.0593, False),
+        "testsrc2.mp4": (0.299, 0.114, False),  # untagged: 601, limited
+    }
+    for name, (kr, kb, full) in tags.items():
+        data = (cases / "media/video" / name).read_bytes()
+        info = info_of(data)
+        frame = DECODER.decode(data, info, [info.num_frames // 2]).frames[0]
+        y, u, v = frame.planes
+        size = (frame.height // 32 * 32, frame.width // 32 * 32)
+        planes = [y, *(np.kron(c, np.ones((2, 2), c.dtype)) for c in (u, v))]
+        want = float_rgb(planes, kr, kb, full, frame.depth)
+        got = reference.frame_rgb(
+            frame.planes, (1, 1), frame.depth, frame.matrix, frame.full_range, (False,) * 3,
+            (frame.height, frame.width),
+        )  # fmt: skip
+        assert size[0] > 0 and np.abs(got - want).mean() <= 2, name
+
+
+def test_table_equals_the_processors_arithmetic() -> None:
+    import torch
+    from transformers import Qwen2VLImageProcessor
+
+    for mean, std in (CLIP, ((0.5,) * 3, (0.5,) * 3)):
+        processor = Qwen2VLImageProcessor(image_mean=list(mean), image_std=list(std))
+        codes = torch.arange(256, dtype=torch.uint8).repeat(3, 1).reshape(1, 3, 1, 256)
+        want = processor.rescale_and_normalize(
+            codes, True, 1 / 255, True, list(mean), list(std)
+        ).reshape(3, 256)
+        assert np.array_equal(normalisation_table(mean, std), want.numpy())
+
+
+def test_normalise_looks_up_by_channel() -> None:
+    table = normalisation_table(*CLIP)
+    patches = np.random.default_rng(0).integers(0, 256, (5, QWEN3.columns)).astype(np.uint8)
+    got = normalise(patches, table)
+    assert got.dtype == np.float32 and got.shape == patches.shape
+    for channel in range(3):
+        part = slice(channel * 512, (channel + 1) * 512)
+        assert np.array_equal(got[:, part], table[channel][patches[:, part]])
+
+
+def test_wrong_sizes_are_told() -> None:
+    data = make_clip(frames=2)
+    decoded = DECODER.decode(data, info_of(data), [0])
+    with pytest.raises(ValueError, match="multiples of 28"):
+        video_patches(decoded, (56, 57), QWEN2)
+    with pytest.raises(ValueError, match="no frames"):
+        video_patches(DecodedFrames(()), (56, 56), QWEN2)
