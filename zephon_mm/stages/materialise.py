@@ -1,0 +1,152 @@
+"""Materialising: one medium's pixels, as uint8 patches in the model's order (C6, C7).
+
+Never changes a shape: a medium that was measured and can't be decoded gives as many patches of the
+model's mean colour, and says why. Failures of the world (a changed shard, a disk fault) are raised.
+
+A clip's frames are turned into patches as they leave the decoder and let go, so the memory of a
+task is its encoded bytes, its patches and the decoder's own few frames. PyAV is the reference
+decoder and the only one yet, so marks of ``index --verify`` have nothing to route.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import MediaError
+from ..media.info import ImageInfo, VideoInfo, read_probe
+from ..models import ModelFamily
+from ..models.normalise import mean_patches
+from ..sample import MediaSpan, SampleRef
+from ..shards import ShardReader
+
+_PICTURE_BYTES = 12
+"""A source pixel of a picture: stored, as shown, as RGB, resized in one direction."""
+_CLIP_BYTES = 3 * 20
+"""A source pixel of a clip: three bytes (10-bit 4:2:0), 16 reference frames, some in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class MediaTask:
+    """One medium to decode: the sample that it belongs to, and what is wanted of it."""
+
+    ref: SampleRef
+    span: MediaSpan
+
+
+@dataclass(frozen=True, slots=True)
+class MediaResult:
+    """One medium's pixels.
+
+    Attributes:
+        patches: uint8 [span.num_patches, columns].
+        damaged: why the medium could not be decoded (its patches have the mean colour), or None.
+    """
+
+    patches: NDArray[np.uint8]
+    damaged: str | None = None
+
+
+@dataclass(slots=True)
+class MediaCounts:
+    """What a materialiser did so far: for tests and statistics.
+
+    Attributes:
+        pictures, clips: media, damaged ones included.
+        frames: of clips, decoded.
+        bytes: of the encoded media.
+        damaged: media that could not be decoded.
+    """
+
+    pictures: int = 0
+    clips: int = 0
+    frames: int = 0
+    bytes: int = 0
+    damaged: int = 0
+
+
+class Materialiser:
+    """Decodes media, one a call. Stateless but for its counts, picklable, safe between threads.
+
+    Args:
+        reader: of the sources' shards.
+        family: of the run; its patches and mean colours.
+    """
+
+    def __init__(self, reader: ShardReader, family: ModelFamily) -> None:
+        self.reader = reader
+        self._family = family
+        self._start_counting()
+
+    def _start_counting(self) -> None:
+        self.counts = MediaCounts()
+        self._count_lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"reader": self.reader, "_family": self._family}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start_counting()
+
+    def __call__(self, task: MediaTask) -> MediaResult:
+        """The medium's patches.
+
+        Raises:
+            ShardIndexError, StorageError: its bytes are not those that were indexed, or can't be
+                read. Nothing is ever skipped for it.
+        """
+        ref, span = task.ref, task.span
+        member = self.reader.member(ref.source, ref.shard, span.member)
+        damaged: str | None = None
+        try:
+            patches = self._decode(task, member.probe)
+        except MediaError as error:
+            damaged = f"member {member.name!r}: {' '.join(error.reason.split())}"
+            image = span.kind == "image"
+            mean = self._family.image_mean if image else self._family.video_mean
+            patches = mean_patches(mean, span.num_patches, self._family.patches)
+        expected = (span.num_patches, self._family.patches.columns)
+        if patches.shape != expected or patches.dtype != np.uint8:
+            raise ValueError(
+                f"{member.name!r} of {self.reader.url(ref.source, ref.shard)} gave patches "
+                f"{patches.dtype} {patches.shape}, expected uint8 {expected}"
+            )
+        with self._count_lock:
+            self.counts.pictures += span.kind == "image"
+            self.counts.clips += span.kind == "video"
+            self.counts.frames += 0 if damaged else len(span.frames)
+            self.counts.bytes += member.length
+            self.counts.damaged += damaged is not None
+        return MediaResult(patches, damaged)
+
+    def task_bytes(self, task: MediaTask) -> int:
+        """An estimate of the memory that a task needs: encoded bytes, patches, decoded frames."""
+        ref, span = task.ref, task.span
+        member = self.reader.member(ref.source, ref.shard, span.member)
+        pixels = span.source_size[0] * span.source_size[1]
+        working = pixels * (_PICTURE_BYTES if span.kind == "image" else _CLIP_BYTES)
+        return member.length + span.num_patches * self._family.patches.columns + working
+
+    def _decode(self, task: MediaTask, probe: bytes | None) -> NDArray[np.uint8]:
+        ref, span = task.ref, task.span
+        info = None if probe is None else read_probe(probe)
+        # Loaded by the first task: the imports bring torchvision and PyAV.
+        if span.kind == "image" and isinstance(info, ImageInfo):
+            from ..media.images import image_patches
+
+            data = self.reader.read(ref.source, ref.shard, span.member)
+            return image_patches(data, info, span.size, self._family.patches)
+        if span.kind == "video" and isinstance(info, VideoInfo):
+            from ..decoders.pyav import PyAVDecoder
+            from ..media.pixels import stream_patches
+
+            data = self.reader.read(ref.source, ref.shard, span.member)
+            return stream_patches(
+                PyAVDecoder(), data, info, span.frames, span.size, self._family.patches
+            )
+        raise MediaError(f"the index holds no {span.kind} there", stage="probe")
