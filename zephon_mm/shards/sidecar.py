@@ -84,13 +84,19 @@ def write_atomic(path: str, write: Callable[[str], None]) -> None:
 def write_first_possible(paths: tuple[str, ...], write: Callable[[str], None]) -> str:
     """Write to the first path whose folder takes it; the last path's folder is made.
 
+    A folder without any write bit is left alone, also by root, whom the system would let write.
+
     Raises:
         StorageError: none can be written.
     """
+    last = OSError("no folder to write to")
     for path in paths:
         try:
+            folder = os.path.dirname(path) or "."
             if path is paths[-1]:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
+                os.makedirs(folder, exist_ok=True)
+            if not os.stat(folder).st_mode & 0o222:
+                raise PermissionError(13, "the folder is read-only")
             write_atomic(path, write)
             return path
         except OSError as error:
