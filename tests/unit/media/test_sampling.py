@@ -140,7 +140,7 @@ def test_variable_rate_takes_the_nearest_in_time() -> None:
     assert sample_frames(variable([0, 40, 60, 100]), uniform) == (0, 1, 3)  # a tie: the earlier
     jump = variable([0, 33, 66, 90_000, 90_033])
     assert sample_frames(jump, VideoSampling(mode="uniform", num_frames=4)) == (0, 2, 3, 4)
-    assert sample_frames(jump, VideoSampling(fps=1.0, max_frames=3)) == (0, 2, 4)
+    assert sample_frames(jump, VideoSampling(fps=1.0, min_frames=1, max_frames=3)) == (0, 2, 4)
 
 
 def test_random_segments_hang_on_the_key_alone() -> None:
