@@ -112,8 +112,10 @@ class Dealing:
         for i in range(-(-(stop - window.start) // self.window_chunks)):
             start = window.start + i * self.window_chunks
             high = int(ends[min(start + self.window_chunks, stop) - window.start - 1])
-            key = rng.key("window", self._seed, self._id, lane, window.epoch, window.number + i)
-            order[low:high] = Permutation(key, high - low).all() + low
+            order[low] = low
+            if high - low > 1:
+                key = rng.key("window", self._seed, self._id, lane, window.epoch, window.number + i)
+                order[low:high] = Permutation(key, high - low).all() + low
             positions[low:high] = np.arange(start * MAX_CHUNK, start * MAX_CHUNK + high - low)
             low = high
         return Run(window.epoch, stop, shards[order], samples[order], positions)

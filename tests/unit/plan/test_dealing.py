@@ -136,8 +136,7 @@ def test_samples_are_shuffled_in_windows_of_chunks_that_are_shuffled_too() -> No
     assert dealt.table.chunk_size == 256
     refs = read(LaneStream(dealt, 0, 2, 0), 4096)
     neighbours = sum(
-        a.shard == b.shard and abs(a.sample - b.sample) == 1
-        for a, b in itertools.pairwise(refs)
+        a.shard == b.shard and abs(a.sample - b.sample) == 1 for a, b in itertools.pairwise(refs)
     )
     assert neighbours < 12  # expected 2
     assert len({ref.shard for ref in refs[:64]}) > 10
