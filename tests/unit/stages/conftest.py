@@ -13,49 +13,25 @@ import av
 import numpy as np
 import pytest
 from PIL import Image
-from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, trainers
-from tokenizers.models import BPE
-from transformers import PreTrainedTokenizerFast
 
+from tests.tiny import write_tokenizer
 from zephon_mm.config import DataConfig, Source
-from zephon_mm.demo.tokenizer import PATTERN, SPECIALS
 from zephon_mm.media.probe import probe_member
 from zephon_mm.models import build_family, load_tokenizer
 from zephon_mm.sample import MeasuredDocument, Measurement, Rejected, SampleRef
 from zephon_mm.shards import ShardReader, open_source
 from zephon_mm.stages.measure import Measurer
 
-TEXTS = [
-    "a cat sits on the mat and looks at the camera",
-    "the cat was there, and what the dog saw was a cat: 0.5 seconds",
-    "system user assistant You are a helpful assistant. What is shown in the picture?",
-    "caf\u00e9 \u732b \U0001f600 naive text with several words",
-]
-
 
 def make_tokenizer(folder: Path, chat_template: str | None = None) -> Path:
-    """A byte-level BPE of some hundred tokens with Qwen's control tokens and word splitting."""
-    backend = Tokenizer(BPE())
-    backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=600,
-        special_tokens=list(SPECIALS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    backend.train_from_iterator(TEXTS * 4, trainer)
-    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>"
-    )
-    tokenizer.chat_template = chat_template
-    tokenizer.save_pretrained(folder)
+    """The small tokenizer, with this chat template or with none."""
+    write_tokenizer(folder)
+    file = folder / "tokenizer_config.json"
+    settings = json.loads(file.read_text())
+    del settings["chat_template"]
+    if chat_template is not None:
+        settings["chat_template"] = chat_template
+    file.write_text(json.dumps(settings))
     return folder
 
 

@@ -310,21 +310,21 @@ def test_a_conversation(tmp_path: Path, measurer: Opener, chat_template: str | N
 
 
 def test_template_text_is_joined_with_the_samples(tmp_path: Path, measurer: Opener) -> None:
-    url = write_shard(tmp_path / "a.tar", {"0": {"jpg": jpeg(), "txt": "at<|im_end|>"}})
-    made = measurer(url, template="See {media} the c{text} there\n<|im_end|>")
+    url = write_shard(tmp_path / "a.tar", {"0": {"jpg": jpeg(), "txt": "orse<|im_end|>"}})
+    made = measurer(url, template="A man {media} the h{text} down\n<|im_end|>")
     found = document(made(refs(1))[0])
     hf = AutoTokenizer.from_pretrained(made._tokenizer.path)
     start, stop = found.media[0].start, found.media[0].stop
-    before = hf("See ", add_special_tokens=False)["input_ids"]
-    after = [*made._tokenizer.encode(" the cat<|im_end|> there\n", special=False)]
+    before = hf("A man ", add_special_tokens=False)["input_ids"]
+    after = [*made._tokenizer.encode(" the horse<|im_end|> down\n", special=False)]
     assert found.tokens[:start].tolist() == before
     assert found.tokens[stop:].tolist() == [*after, hf.convert_tokens_to_ids("<|im_end|>")]
     target = hf.decode(found.tokens[found.loss])
-    assert target == " cat<|im_end|> there\n<|im_end|>"
+    assert target == " horse<|im_end|> down\n<|im_end|>"
 
 
 def test_one_token_is_no_target(tmp_path: Path, measurer: Opener) -> None:
-    url = write_shard(tmp_path / "a.tar", {"0": {"txt": "a"}, "1": {"txt": "a cat"}})
+    url = write_shard(tmp_path / "a.tar", {"0": {"txt": "a"}, "1": {"txt": "A man"}})
     results = measurer(url, "text", template="{text}")(refs(2))
     assert rejected(results[0]).outcome == "filtered" and "target" in rejected(results[0]).reason
     document(results[1])
@@ -336,7 +336,7 @@ def test_a_users_format_takes_the_template(
     name = own_format(
         "return Document(parts=(TextPart(sample.text('txt')), ImagePart('left.jpg')))"
     )
-    url = write_shard(tmp_path / "a.tar", {"0": {"left.jpg": jpeg(), "txt": "a cat"}})
+    url = write_shard(tmp_path / "a.tar", {"0": {"left.jpg": jpeg(), "txt": "A man"}})
     made = measurer(url, name)
     found = document(made(refs(1))[0])
     assert found.media[0].start == 2 and len(found.tokens) == found.media[0].stop + 1

@@ -31,12 +31,12 @@ def test_text_that_stands_together_is_one_string(
 ) -> None:
     hf = AutoTokenizer.from_pretrained(tokenizer_folder)
     parts = (
-        TextPart("Wh", loss=False, special=True),
-        TextPart("at is"),
-        TextPart(" the c"),
-        TextPart("at?\n<|im_end|> the", special=True),
+        TextPart("A br", loss=False, special=True),
+        TextPart("own ho"),
+        TextPart("rse on th"),
+        TextPart("e beach\n<|im_end|> the", special=True),
     )
-    whole = "What is the cat?\n<|im_end|> the"
+    whole = "A brown horse on the beach\n<|im_end|> the"
     result = encode(tokenizer, *parts)
     assert result.tokens.tolist() == hf(whole, add_special_tokens=False)["input_ids"]
     split = [i for p in parts for i in tokenizer.encode(p.text, special=p.special)]
@@ -60,14 +60,14 @@ def test_a_control_token_is_not_put_together_from_two_parts(tokenizer: Tokenizer
 def test_loss_is_on_tokens_with_a_target_character(tokenizer: Tokenizer) -> None:
     result = encode(
         tokenizer,
-        TextPart("What was the ", loss=False, special=True),
-        TextPart("cat"),
-        TextPart(" there", loss=False),
+        TextPart("A man rides a ", loss=False, special=True),
+        TextPart("horse"),
+        TextPart(" down", loss=False),
         TextPart("<|endoftext|>", loss=True, special=True),
     )
     pieces = [tokenizer.decode([token]) for token in result.tokens]
     targets = [piece for piece, loss in zip(pieces, result.loss, strict=True) if loss]
-    assert targets == [" cat", "<|endoftext|>"]  # " cat" spans the literal's blank and the text
+    assert targets == [" horse", "<|endoftext|>"]  # the first spans the literal's blank too
 
 
 def test_loss_of_characters_that_are_several_tokens(tokenizer: Tokenizer) -> None:
@@ -105,7 +105,7 @@ PARTS = st.lists(
     st.builds(
         TextPart,
         st.text(st.sampled_from("ab \n.cté猫😀<|>"), max_size=6)
-        | st.sampled_from(["<|im_end|>", "the cat", "\u0301"]),
+        | st.sampled_from(["<|im_end|>", " the horse", "\u0301"]),
         loss=st.booleans(),
         special=st.booleans(),
     ),
