@@ -13,7 +13,9 @@ import numpy as np
 import webdataset as wds
 from PIL import Image
 
-WORDS = "the a dog horse runs rides over under red blue beach snow with three people watching".split()
+WORDS = (
+    "the a dog horse runs rides over under red blue beach snow with three people watching".split()
+)
 
 
 def sentence(seed: int, words: int) -> str:
