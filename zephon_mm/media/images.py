@@ -1,10 +1,11 @@
 """Pictures: decoded by Pillow, resized by torchvision, cut into patches: what the models'
 Hugging Face processors do, bit for bit.
 
-The written rule for what is not plain RGB is the processors' own loader: EXIF orientation is
-applied, then Pillow's ``convert("RGB")``: alpha and transparent colours are dropped (not blended),
-palettes looked up, CMYK and grey converted, 16-bit grey clipped as Pillow does. Of an animation
-the first picture is taken. Arrays are always height, width, channel, also for a side of 1.
+The written rule for what is not plain RGB is the processors' own (``convert_to_rgb`` in the
+installed transformers), after EXIF orientation is applied: alpha and transparent colours are laid
+over white, palettes looked up, CMYK and grey converted, 16-bit grey clipped as Pillow does. Of an
+animation the first picture is taken. Arrays are always height, width, channel, also for a side of
+one pixel.
 
 This is the only module that imports torchvision.
 """
@@ -16,7 +17,7 @@ from typing import cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import ImageOps
+from PIL import Image, ImageOps
 from torchvision.transforms.v2 import functional
 from torchvision.transforms.v2.functional import InterpolationMode
 
@@ -46,8 +47,7 @@ def decode_image(
     try:
         with open_image(data, limit) as image:
             image.load()
-            with ImageOps.exif_transpose(image) as turned, turned.convert("RGB") as picture:
-                array = np.array(picture)
+            array = np.array(_to_rgb(ImageOps.exif_transpose(image)))
     except IMAGE_ERRORS as error:
         raise MediaError(
             f"picture can't be decoded: {describe_error(error)}", stage="decode"
@@ -59,6 +59,15 @@ def decode_image(
             stage="decode",
         )
     return torch.from_numpy(array).permute(2, 0, 1)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """As transformers' ``convert_to_rgb``: whatever is transparent is laid over white."""
+    if "A" in image.getbands() or image.info.get("transparency") is not None:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, image)
+    return image.convert("RGB")
 
 
 def image_patches(

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
-from transformers.image_utils import load_image
+from PIL import Image, ImageOps
 
 from zephon_mm.errors import MediaError
 from zephon_mm.media.images import decode_image, image_patches
@@ -43,7 +42,8 @@ def processor(patch: PatchLayout, norm: tuple[tuple[float, ...], tuple[float, ..
 def check(data: bytes, patch: PatchLayout, norm: Any) -> None:
     info = probe_image(data)
     with Image.open(io.BytesIO(data)) as image:
-        want = processor(patch, norm)(images=load_image(image), return_tensors="pt")
+        upright = ImageOps.exif_transpose(image)
+        want = processor(patch, norm)(images=upright, return_tensors="pt")
     _, rows, columns = want["image_grid_thw"][0].tolist()
     size = (rows * patch.patch_size, columns * patch.patch_size)
     got = normalise(image_patches(data, info, size, patch), normalisation_table(*norm))
