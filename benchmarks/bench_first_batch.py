@@ -1,8 +1,9 @@
 """Time to the first batch of a cold run: ``python benchmarks/bench_first_batch.py``.
 
-A text-only config of 64 lanes on one rank, one sequence of 8,192 tokens a lane, over documents whose
-lengths are the text part of ``data/mixed_lengths.json``. Shards are written and indexed beforehand;
-the clock starts before the loader is made (tokeniser, manifests, plan) and stops at the first batch.
+A text-only config of 64 lanes on one rank, one sequence of 8,192 tokens a lane, over documents
+whose lengths are the text part of ``data/mixed_lengths.json``. Shards are written and indexed
+beforehand; the clock starts before the loader is made (tokeniser, manifests, plan) and stops at the
+first batch.
 Beside it, in the same run, the limit: the bare tokeniser over as many texts as were measured, in
 one thread. A JSON row a repetition, and one with the medians.
 """

@@ -2,8 +2,8 @@
 
 Feeds the lengths of ``data/mixed_lengths.json``, shuffled, to one lane's sequencer, and prints one
 JSON row a case: fill (packed tokens ÷ room, the draining tail left out), microseconds of CPU time
-a document, and what was cut or dropped. The three one-kind rows stand beside the mixed ones; next-fit
-without look-ahead is the peer.
+a document, and what was cut or dropped. The three one-kind rows stand beside the mixed ones;
+next-fit without look-ahead is the peer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from zephon_mm.config import Packing
 from zephon_mm.models.relay import measure_digest
-from zephon_mm.sample import MeasuredDocument, MediaSpan, Measurement, SampleRef
+from zephon_mm.sample import MeasuredDocument, Measurement, MediaSpan, SampleRef
 from zephon_mm.sequencer import Sequencer
 
 DATA = Path(__file__).with_name("data") / "mixed_lengths.json"
@@ -48,9 +48,7 @@ def measured(number: int, parts: list[tuple[str, int]]) -> MeasuredDocument:
     return MeasuredDocument(ref, "shard", str(number), ids, loss, tuple(media), digest)
 
 
-def shrink_media(
-    document: MeasuredDocument, max_tokens: int, max_patches: int
-) -> MeasuredDocument:
+def shrink_media(document: MeasuredDocument, max_tokens: int, max_patches: int) -> MeasuredDocument:
     """Stands in for a model's re-laying rule: a medium that is too large gets the most it may."""
     if all(s.stop - s.start <= max_tokens for s in document.media):
         return document
@@ -79,7 +77,7 @@ def next_fit(documents: list[MeasuredDocument], room: int) -> float:
         left = len(document.tokens)
         tokens += left
         while left:
-            if left > free and left <= room or free == 0:
+            if (left > free and left <= room) or free == 0:
                 bins, free = bins + 1, room
             left, free = max(0, left - free), max(0, free - left)
     return tokens / (bins * room)

@@ -1,11 +1,11 @@
 """zephon_mm: an elastic, deterministic loader for vision-language pre-training.
 
-    from zephon_mm import DataConfig, ExecutionConfig, Loader
+from zephon_mm import DataConfig, ExecutionConfig, Loader
 
-    loader = Loader(DataConfig.from_yaml("vlm.yaml"), dp_rank=0, dp_size=1)
-    for batch in loader:
-        loss = model(**batch.model_inputs, use_cache=False).loss
-        state = loader.state_dict()
+loader = Loader(DataConfig.from_yaml("vlm.yaml"), dp_rank=0, dp_size=1)
+for batch in loader:
+    loss = model(**batch.model_inputs, use_cache=False).loss
+    state = loader.state_dict()
 """
 
 from .batch import Batch

@@ -17,58 +17,19 @@ Pixels stay uint8 patches until `Batch.model_inputs`, which normalises them wher
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from .errors import ZephonError
-from .models.base import Colour, ModelFamily
+from .models.base import Colour
 from .models.normalise import normalise
 from .models.relay import span_identity
-from .sample import MeasuredDocument, MediaSpan, SampleRef
+from .sample import MediaSpan, SampleRef
 
 IGNORE = -100
 """The label of a token that trains nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class PackedPiece:
-    """Tokens ``[start, stop)`` of a document, which take their turn in a row.
-
-    Attributes:
-        damaged: one of its media could not be decoded: it trains nothing.
-    """
-
-    document: MeasuredDocument
-    start: int
-    stop: int
-    damaged: bool = False
-
-    @property
-    def media(self) -> tuple[MediaSpan, ...]:
-        """The media of the piece, their spans counted from its first token."""
-        return tuple(
-            replace(span, start=span.start - self.start, stop=span.stop - self.start)
-            for span in self.document.media
-            if self.start <= span.start and span.stop <= self.stop
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PackedRow:
-    """One sequence: pieces in order, and the patches of their media.
-
-    Attributes:
-        image_patches, video_patches: uint8 [n, columns], one of each medium, in token order.
-    """
-
-    pieces: Sequence[PackedPiece]
-    image_patches: Sequence[NDArray[np.uint8]] = ()
-    video_patches: Sequence[NDArray[np.uint8]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,171 +220,3 @@ def _identity(document: DocumentSpan) -> bytes:
         bool(document.damaged),
     )
     return repr(origin).encode() + b"".join(span_identity(span) for span in document.media)
-
-
-def collate(
-    rows: Sequence[PackedRow],
-    *,
-    family: ModelFamily,
-    sequence_length: int,
-    pad_id: int,
-    step: int,
-    slots: Sequence[int],
-    source_ids: Sequence[str],
-) -> Batch:
-    """Make the batch of ``rows``; a row without pieces is all padding.
-
-    Args:
-        rows: in slot order.
-        family: decides positions, patch columns and normalisation.
-        sequence_length: tokens a row; pieces that leave some are followed by padding.
-        pad_id: token id of padding.
-        step: the step.
-        slots: of each row, its place in the global batch.
-        source_ids: of each source, by `SampleRef.source`.
-
-    Raises:
-        ZephonError: a row is too long, or its patches are not those of its media; both are faults
-            of the caller.
-    """
-    if len(rows) != len(slots):
-        raise ZephonError(f"{len(rows)} rows for {len(slots)} slots")
-    arrays = _Arrays.padding(len(rows), sequence_length, pad_id)
-    lengths: list[int] = []
-    documents: list[tuple[DocumentSpan, ...]] = []
-    for number, row in enumerate(rows):
-        spans, ends = _fill_row(arrays, number, row, family, source_ids)
-        documents.append(spans)
-        lengths += ends
-    media = [span for row_spans in documents for document in row_spans for span in document.media]
-    images = [span for span in media if span.kind == "image"]
-    videos = [span for span in media if span.kind == "video"]
-    columns = family.patches.columns
-    extras = family.extra_inputs(media)
-    return Batch(
-        step=step,
-        slots=tuple(slots),
-        input_ids=torch.from_numpy(arrays.ids),
-        labels=torch.from_numpy(arrays.labels),
-        position_ids=torch.from_numpy(arrays.positions),
-        cu_seq_lens=torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32)),
-        max_length=max(lengths, default=0),
-        seq_idx=torch.from_numpy(arrays.seq_idx),
-        image_patches=_join([p for row in rows for p in row.image_patches], images, columns),
-        video_patches=_join([p for row in rows for p in row.video_patches], videos, columns),
-        image_grids=_grids(images),
-        video_grids=_grids(videos),
-        extras={name: torch.tensor(v, dtype=torch.float32) for name, v in extras.items()},
-        documents=tuple(documents),
-        num_target_tokens=int((arrays.labels != IGNORE).sum()),
-        normalisation=Normalisation(
-            family.image_mean, family.image_std, family.video_mean, family.video_std
-        ),
-    )
-
-
-class _Arrays(NamedTuple):
-    """The arrays of a batch that `_fill_row` fills, see `Batch`."""
-
-    ids: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    seq_idx: NDArray[np.int32]
-    positions: NDArray[np.int64]
-
-    @classmethod
-    def padding(cls, num_rows: int, length: int, pad_id: int) -> _Arrays:
-        """Rows of padding; positions are left unset."""
-        shape = (num_rows, length)
-        return cls(
-            ids=np.full(shape, pad_id, np.int64),
-            labels=np.full(shape, IGNORE, np.int64),
-            seq_idx=np.zeros(shape, np.int32),
-            positions=np.empty((4, *shape), np.int64),
-        )
-
-
-def _fill_row(
-    arrays: _Arrays,
-    number: int,
-    row: PackedRow,
-    family: ModelFamily,
-    source_ids: Sequence[str],
-) -> tuple[tuple[DocumentSpan, ...], list[int]]:
-    """Write row ``number``; returns its documents, and the lengths of them and of its padding."""
-    length = arrays.ids.shape[1]
-    spans: list[DocumentSpan] = []
-    lengths: list[int] = []
-    at = 0
-    for index, piece in enumerate(row.pieces):
-        end = at + piece.stop - piece.start
-        if end > length:
-            raise ZephonError(f"row {number} has {end} tokens or more for {length}")
-        media = piece.media
-        tokens = piece.document.tokens[piece.start : piece.stop]
-        arrays.ids[number, at:end] = tokens
-        arrays.labels[number, at:end] = _labels(piece, media)
-        arrays.seq_idx[number, at:end] = index
-        arrays.positions[0, number, at:end] = np.arange(end - at)
-        arrays.positions[1:, number, at:end] = family.positions(tokens, media)
-        spans.append(_document_span(piece, media, at, source_ids))
-        lengths.append(end - at)
-        at = end
-    if at < length:
-        arrays.seq_idx[number, at:] = len(row.pieces)
-        arrays.positions[:, number, at:] = np.arange(length - at)
-        lengths.append(length - at)
-    return tuple(spans), lengths
-
-
-def _labels(piece: PackedPiece, media: Sequence[MediaSpan]) -> NDArray[np.int64]:
-    """Labels of a piece, int64 [n]: its tokens where they train, else −100."""
-    tokens = piece.document.tokens[piece.start : piece.stop]
-    if piece.damaged:
-        return np.full(len(tokens), IGNORE, np.int64)
-    trains = piece.document.loss[piece.start : piece.stop].copy()
-    trains[:1] = False
-    for span in media:
-        trains[span.start : span.stop] = False
-    return np.where(trains, tokens, IGNORE).astype(np.int64)
-
-
-def _document_span(
-    piece: PackedPiece, media: Sequence[MediaSpan], at: int, source_ids: Sequence[str]
-) -> DocumentSpan:
-    document = piece.document
-    return DocumentSpan(
-        source=source_ids[document.ref.source],
-        shard=document.shard,
-        key=document.key,
-        ref=document.ref,
-        start=at,
-        stop=at + piece.stop - piece.start,
-        token_start=piece.start,
-        token_stop=piece.stop,
-        media=tuple(replace(s, start=s.start + at, stop=s.stop + at) for s in media),
-        damaged=piece.damaged,
-    )
-
-
-def _grids(media: Sequence[MediaSpan]) -> torch.Tensor:
-    return torch.tensor([span.grid for span in media], dtype=torch.int64).reshape(-1, 3)
-
-
-def _join(
-    patches: Sequence[NDArray[np.uint8]], media: Sequence[MediaSpan], columns: int
-) -> torch.Tensor:
-    """The patches of all media in one tensor, each checked against its grid; uint8 [n, columns]."""
-    if len(patches) != len(media):
-        raise ZephonError(f"patches of {len(patches)} media for {len(media)} media")
-    joined = torch.empty((sum(span.num_patches for span in media), columns), dtype=torch.uint8)
-    whole = joined.numpy()
-    at = 0
-    for array, span in zip(patches, media, strict=True):
-        if array.shape != (span.num_patches, columns) or array.dtype != np.uint8:
-            raise ZephonError(
-                f"a {span.kind} of grid {span.grid} came as {array.dtype} {array.shape} instead of "
-                f"uint8 {(span.num_patches, columns)}"
-            )
-        whole[at : at + len(array)] = array
-        at += len(array)
-    return joined

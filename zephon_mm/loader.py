@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .backends import (
@@ -21,9 +21,10 @@ from .backends import (
     default_workers,
     open_backend,
 )
-from .batch import Batch, collate
+from .batch import Batch
+from .collate import collate
 from .config import DataConfig, ExecutionConfig, check_dp_size, lane_range
-from .errors import ConfigError, StateError
+from .errors import StateError
 from .pipeline import (
     Collate,
     LaneSnapshot,
@@ -37,8 +38,9 @@ from .pipeline import (
 from .state import LoaderState, check_changes, compare, fingerprint
 
 if TYPE_CHECKING:
-    from .shards.reader import ReadCounts
     import torch.distributed as dist
+
+    from .shards.reader import ReadCounts
 
 RING = 8
 """Boundaries before the last one that ``state_dict(step=…)`` still knows."""
@@ -47,14 +49,15 @@ RING = 8
 class Loader:
     """An iterator over one rank's batches of a run, with state.
 
-    ``for batch in loader`` goes on from where the loader stands: at step 0, after the last batch that
-    was handed out, or where `load_state_dict` put it. Every step is the same whatever ``execution``,
-    ``dp_size`` and earlier restores.
+    ``for batch in loader`` goes on from where the loader stands: at step 0, after the last batch
+    that was handed out, or where `load_state_dict` put it. Every step is the same whatever
+    ``execution``, ``dp_size`` and earlier restores.
 
     Args:
         config: what decides the batches.
         execution: how they are made; None takes the defaults.
-        dp_rank: this data-parallel rank; tensor-, pipeline- and context-parallel peers pass the same.
+        dp_rank: this data-parallel rank; tensor-, pipeline- and context-parallel peers pass the
+            same.
         dp_size: data-parallel ranks; must divide every ``global_batch``.
 
     Raises:
@@ -281,9 +284,7 @@ class Loader:
         first, snapshots = self._ring[-1]
         lanes = []
         for number, snapshot in zip(self._lanes, snapshots, strict=True):
-            lane = self._run.lane(
-                number, backend, window=window, on_rejected=self._report.reject
-            )
+            lane = self._run.lane(number, backend, window=window, on_rejected=self._report.reject)
             lane.resume(snapshot)
             lanes.append(lane)
         steps = RankSteps(

@@ -1,8 +1,9 @@
 """Makes ``mixed_lengths.json``: the lengths of 20,000 documents of a mixed pre-training stream.
 
-Each document is ``[kind, parts]``; a part is ``["text", tokens]`` or ``["media", tokens]``, in reading
-order. Kinds: short captions, texts with a median of 500 tokens, pictures of 256 to 3,000 tokens with
-a caption, clips of 1,000 to 8,000 tokens with a caption, interleaved pages of texts and pictures.
+Each document is ``[kind, parts]``; a part is ``["text", tokens]`` or ``["media", tokens]``, in
+reading order. Kinds: short captions, texts with a median of 500 tokens, pictures of 256 to 3,000
+tokens with a caption, clips of 1,000 to 8,000 tokens with a caption, interleaved pages of texts and
+pictures.
 Run it from anywhere; the seed is fixed and only raw words of the generator are used.
 """
 

@@ -1,4 +1,4 @@
-"""C1, C2, C8: the same global batches, pixels included, whatever runs them and wherever it stops."""
+"""C1, C2, C8: the same global batches, pixels and all, whatever runs them, wherever it stops."""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ from . import media
 SERIAL = ExecutionConfig(backend="serial")
 
 
-def text_config(folder: Path, tokenizer: Path, sizes: dict[str, int], **changes: object) -> DataConfig:
+def text_config(
+    folder: Path, tokenizer: Path, sizes: dict[str, int], **changes: object
+) -> DataConfig:
     sources = tuple(
         Source(id=name, urls=media.write(folder, name, media.texts(size), 1), format="text")
         for name, size in sizes.items()
@@ -33,7 +35,9 @@ def text_config(folder: Path, tokenizer: Path, sizes: dict[str, int], **changes:
     return replace(config, **changes)  # type: ignore[arg-type]
 
 
-def delivered(config: DataConfig, dp_size: int, execution: ExecutionConfig) -> tuple[Counter[tuple[str, str, int]], list[int], list[int]]:
+def delivered(
+    config: DataConfig, dp_size: int, execution: ExecutionConfig
+) -> tuple[Counter[tuple[str, str, int]], list[int], list[int]]:
     """Delivered documents (their last piece), steps of each rank, and each rank's ``len``."""
     found: Counter[tuple[str, str, int]] = Counter()
     steps, lengths = [], []
@@ -55,7 +59,12 @@ def test_mixed_media_over_two_epochs(mixed: DataConfig) -> None:
     sizes = {"texts": 90, "pictures": 40, "clips": 7, "pages": 3}
     found, steps, lengths = delivered(mixed, 3, ExecutionConfig(workers=2))
     assert found == Counter(
-        {(name, f"{name}{i:05d}", e): 1 for name, n in sizes.items() for i in range(n) for e in (0, 1)}
+        {
+            (name, f"{name}{i:05d}", e): 1
+            for name, n in sizes.items()
+            for i in range(n)
+            for e in (0, 1)
+        }
     )
     assert len(set(steps)) == 1 and lengths == steps
 
@@ -90,7 +99,11 @@ def test_an_empty_source_leaves_the_others_their_samples(
         caplog.clear()
         config = text_config(tmp_path / order[0], tokenizer_folder, sizes)
         found, _, _ = delivered(config, 1, SERIAL)
-        assert sorted(found) == [("one", "one00000", 0), ("two", "two00000", 0), ("two", "two00001", 0)]
+        assert sorted(found) == [
+            ("one", "one00000", 0),
+            ("two", "two00000", 0),
+            ("two", "two00001", 0),
+        ]
         assert "'none' has no samples" in caplog.text
 
 
@@ -156,13 +169,13 @@ def test_the_over_long_policy_keeps_the_same_set_however_full_the_rows(
 def test_an_uncounted_run_ends_and_says_that_it_has_no_length(
     tmp_path: Path, tokenizer_folder: Path
 ) -> None:
-    config = text_config(
-        tmp_path, tokenizer_folder, {"t": 30}, stop=Stop(epochs=1, count="never")
-    )
+    config = text_config(tmp_path, tokenizer_folder, {"t": 30}, stop=Stop(epochs=1, count="never"))
     with Loader(config, SERIAL) as loader:
         with pytest.raises(TypeError, match="no known length"):
             len(loader)
-        keys = [d.key for batch in loader for row in batch.documents for d in row if not d.token_start]
+        keys = [
+            d.key for batch in loader for row in batch.documents for d in row if not d.token_start
+        ]
     assert sorted(keys) == [f"t{i:05d}" for i in range(30)]
 
 

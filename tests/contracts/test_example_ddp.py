@@ -140,7 +140,8 @@ def work(rank: int, config: Path, folder: Path) -> None:
     """One rank of each world that it belongs to: a few steps, gradients of all parameters."""
     from torch.nn.parallel import DistributedDataParallel
 
-    from zephon_mm import Loader, load_yaml
+    from zephon_mm import Loader
+    from zephon_mm.config import load_yaml
 
     example = load_example()
     torch.set_num_threads(1)

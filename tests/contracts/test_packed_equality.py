@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from tests.tiny import tiny_model, write_tokenizer
-from zephon_mm.batch import Batch, PackedPiece, PackedRow, collate
+from zephon_mm.batch import Batch
+from zephon_mm.collate import PackedPiece, PackedRow, collate
 from zephon_mm.config import DataConfig, ImageSizing, Source, VideoSampling
 from zephon_mm.models import (
     FAMILIES,

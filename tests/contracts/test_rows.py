@@ -27,7 +27,7 @@ def batches(config: DataConfig) -> list[Batch]:
 def test_placeholders_equal_features_and_media_are_never_cut(
     mixed: DataConfig, model: str, length: int
 ) -> None:
-    """P11: however short the rows, a medium is whole or re-laid, and its tokens are its features."""
+    """P11: however short the rows, a medium is whole or re-laid: its tokens are its features."""
     config = replace(mixed, model=model, sequence_length=length, stop=Stop(num_steps=6))
     tokenizer = load_tokenizer(config.tokenizer)
     pads = {k: tokenizer.token_id(f"<|{k}_pad|>") for k in ("image", "video")}
@@ -89,7 +89,9 @@ def test_truncation_keeps_the_end_token(tmp_path: Path, tokenizer_folder: Path) 
             for span in spans:
                 documents += 1
                 assert span.stop - span.start <= 77
-                assert batch.input_ids[row, span.stop - 1] == end == batch.labels[row, span.stop - 1]
+                assert (
+                    batch.input_ids[row, span.stop - 1] == end == batch.labels[row, span.stop - 1]
+                )
     assert documents == 6
 
 
@@ -99,7 +101,9 @@ def test_samples_without_a_target_are_counted_and_no_row_is_without_one(
     """K06: empty, blank and null texts, bytes that are no UTF-8: each an outcome with a reason."""
     samples: list[dict[str, object]] = [
         {"jpg": media.picture(i, 40, 40), "txt": text}
-        for i, text in enumerate([b"", b"   ", b"\xff\xfe\xfa", b"fine and well", b"good words too"])
+        for i, text in enumerate(
+            [b"", b"   ", b"\xff\xfe\xfa", b"fine and well", b"good words too"]
+        )
     ]
     samples.append({"jpg": media.picture(9, 40, 40)})
     urls = media.write(tmp_path, "odd", iter(samples), 1)
@@ -128,7 +132,9 @@ def test_samples_without_a_target_are_counted_and_no_row_is_without_one(
         assert not documents or bool((labels != -100).any())
 
 
-def test_a_step_without_pictures_has_no_pixel_inputs(tmp_path: Path, tokenizer_folder: Path) -> None:
+def test_a_step_without_pictures_has_no_pixel_inputs(
+    tmp_path: Path, tokenizer_folder: Path
+) -> None:
     urls = media.write(tmp_path, "t", media.texts(20), 1)
     config = DataConfig(
         sources=(Source(id="t", urls=urls, format="text"),),

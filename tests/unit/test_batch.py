@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from tests.tiny import write_tokenizer
-from zephon_mm.batch import IGNORE, Batch, PackedPiece, PackedRow, collate
+from zephon_mm.batch import IGNORE, Batch
+from zephon_mm.collate import PackedPiece, PackedRow, collate
 from zephon_mm.config import DataConfig, Source
 from zephon_mm.errors import ZephonError
 from zephon_mm.models import FAMILIES, ModelFamily, build_family, load_tokenizer, measure_digest

@@ -190,7 +190,12 @@ class Revival:
         state, lane = self._state, self._lane
         pieces = [
             lane._sequencer.revive(
-                LiveRef(self._refs[draw], live.start, live.stop or len(documents[draw].tokens), live.fitted),
+                LiveRef(
+                    self._refs[draw],
+                    live.start,
+                    live.stop or len(documents[draw].tokens),
+                    live.fitted,
+                ),
                 documents[draw],
             )
             for live in self._live

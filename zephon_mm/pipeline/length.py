@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 from ..backends import Backend
 from ..config import ExecutionConfig
@@ -35,7 +36,8 @@ def run_length(
         run: the opened run.
         execution: where the cache is.
         backend: where documents are measured.
-        dp_rank, dp_size: this rank's share of the lanes to count.
+        dp_rank: this rank.
+        dp_size: ranks that share the lanes to count.
         restored: the state that a changed config went on from: the count starts there, and is not
             cached. It must hold every lane.
     """
@@ -53,9 +55,7 @@ def run_length(
     return known if stop.num_steps is None else min(known, stop.num_steps)
 
 
-def _count(
-    run: Run, backend: Backend, lanes: Iterable[int], restored: LoaderState | None
-) -> int:
+def _count(run: Run, backend: Backend, lanes: Iterable[int], restored: LoaderState | None) -> int:
     def make_lane(number: int) -> Lane:
         lane = run.lane(number, backend, window=4)
         if restored is not None:
@@ -74,7 +74,7 @@ def _count(
 
 
 class _Group:
-    """The ranks that share a count: those of torch's default group if they are all data-parallel."""
+    """The ranks that share a count: torch's default group, if all of it is data-parallel."""
 
     def __init__(self, dp_rank: int, dp_size: int) -> None:
         import torch.distributed as dist
@@ -88,12 +88,12 @@ class _Group:
         self.rank, self.size = (dp_rank, dp_size) if self._shared else (0, 1)
 
     def largest(self, value: int) -> int:
-        return self._reduce(value, lambda dist: dist.ReduceOp.MAX)
+        return self._reduce(value, "MAX")
 
     def smallest(self, value: int) -> int:
-        return self._reduce(value, lambda dist: dist.ReduceOp.MIN)
+        return self._reduce(value, "MIN")
 
-    def _reduce(self, value: int, op: Callable[..., object]) -> int:
+    def _reduce(self, value: int, operation: Literal["MAX", "MIN"]) -> int:
         if not self._shared:
             return value
         import torch
@@ -102,7 +102,7 @@ class _Group:
         number = torch.tensor(value, dtype=torch.int64)
         if dist.get_backend() == "nccl":
             number = number.cuda()
-        dist.all_reduce(number, op=op(dist))
+        dist.all_reduce(number, op=getattr(dist.ReduceOp, operation))
         return int(number)
 
 

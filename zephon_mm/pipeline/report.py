@@ -49,9 +49,7 @@ class Report:
     def damage(self, document: MeasuredDocument, reason: str) -> None:
         """A delivered document with a medium that can't be decoded: its labels are −100 (C6)."""
         self.damaged[self._ids[document.ref.source]] += 1
-        self._add(
-            document.ref, document.shard, document.key, "damaged", "decode", reason
-        )
+        self._add(document.ref, document.shard, document.key, "damaged", "decode", reason)
 
     def close(self) -> None:
         """Close the file."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..backends import Backend
-from ..config import DataConfig, ExecutionConfig
+from ..config import DataConfig, ExecutionConfig, Source
 from ..media.probe import probe_member
 from ..models import ModelFamily, Tokenizer, build_family, load_tokenizer
 from ..plan import Plan, SourceShape
@@ -17,8 +17,11 @@ from ..stages.materialise import Materialiser
 from ..stages.measure import Measurer
 from ..state import Identity, identity
 from .lane import Lane
+from .progress import Bar
 
 _log = logging.getLogger("zephon_mm")
+
+Progress = Callable[[str, ShardDone], None]
 
 END_TOKENS = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "</s>")
 
@@ -65,17 +68,27 @@ class Run:
         return frozenset([self.tokenizer.eos_id, *known])
 
 
+def _open_source(source: Source, execution: ExecutionConfig, progress: Progress | None) -> Manifest:
+    with Bar(f"indexing {source.id}") as bar:
+
+        def done(shard: ShardDone) -> None:
+            if progress is None:
+                bar.advance(shard.num_shards)
+            else:
+                progress(source.id, shard)
+
+        return open_source(source, cache_dir=execution.cache_dir, probe=probe_member, progress=done)
+
+
 def open_run(
-    config: DataConfig,
-    execution: ExecutionConfig,
-    progress: Callable[[str, ShardDone], None] | None = None,
+    config: DataConfig, execution: ExecutionConfig, progress: Progress | None = None
 ) -> Run:
     """Open tokenizer and sources (indexing what is not indexed yet), and make the plan.
 
     Args:
         config: the data config.
         execution: where indices go, and how reads are retried.
-        progress: called with a source's id for each shard whose index is there.
+        progress: called with a source's id for each shard whose index is there; None: a bar.
 
     Raises:
         ConfigError: a path names nothing, the tokenizer is missing, every source is empty.
@@ -83,15 +96,7 @@ def open_run(
     """
     tokenizer = load_tokenizer(config.tokenizer)
     family = build_family(config, tokenizer)
-    manifests = tuple(
-        open_source(
-            source,
-            cache_dir=execution.cache_dir,
-            probe=probe_member,
-            progress=None if progress is None else lambda done, name=source.id: progress(name, done),
-        )
-        for source in config.sources
-    )
+    manifests = tuple(_open_source(source, execution, progress) for source in config.sources)
     plan = Plan(
         config, [SourceShape(manifest.num_samples, manifest.max_chunk) for manifest in manifests]
     )

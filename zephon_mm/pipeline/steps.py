@@ -1,7 +1,7 @@
 """A rank's steps: recipes of its lanes, media of its slots, batches (C2).
 
-Lane ``ℓ`` fills slots ``ℓ·Q … ℓ·Q + Q − 1`` of a step, and the rank trains on a run of slots. It runs
-every lane that its slots touch to the end of the step, and decodes only what lies in its own slots.
+Lane ``ℓ`` fills slots ``ℓ·Q … ℓ·Q + Q − 1`` of a step, and the rank trains on a run of slots. It
+runs every lane that its slots touch to the end of the step, and decodes only what its slots hold.
 Media of a few steps ahead are submitted before the oldest step is put together.
 """
 
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backends import Backend, Ticket
-from ..batch import Batch, PackedPiece, PackedRow
+from ..batch import Batch
+from ..collate import PackedPiece, PackedRow
 from ..config import DataConfig
 from ..sample import MeasuredDocument, MediaSpan, SampleRef
 from ..sequencer import Piece, Recipe
@@ -110,13 +111,16 @@ class RankSteps:
 
     def _ahead_of(self, oldest: _Pending, first_step: int) -> int:
         """Steps to begin before ``oldest`` is put together: none if nothing of it is awaited, and
-        few at first, so that the first batch waits for no other's work."""
+        few at first, so that the first batch waits for no other's work.
+        """
         return min(self.ahead, oldest.number - first_step) if oldest.media else 0
 
     def _begin(self, step: int) -> _Pending:
         batch = self.config.global_batch_at(step)
         per_lane = batch // self.config.lanes
-        mine = range(self.dp_rank * batch // self.dp_size, (self.dp_rank + 1) * batch // self.dp_size)
+        mine = range(
+            self.dp_rank * batch // self.dp_size, (self.dp_rank + 1) * batch // self.dp_size
+        )
         for lane in self.lanes:
             lane.prime()
         recipes = [
@@ -142,7 +146,9 @@ class RankSteps:
         length = self.config.sequence_length_at(pending.number)
         size = self.micro_batch or len(rows)
         batches = tuple(
-            self.collate(rows[at : at + size], pending.number, pending.slots[at : at + size], length)
+            self.collate(
+                rows[at : at + size], pending.number, pending.slots[at : at + size], length
+            )
             for at in range(0, len(rows), size)
         )
         return Step(pending.number, batches, pending.lanes)
@@ -159,9 +165,7 @@ class RankSteps:
                 damaged = damaged or result.damaged
             if damaged is not None:
                 self.on_damaged(piece.document, damaged)
-            pieces.append(
-                PackedPiece(piece.document, piece.start, piece.stop, damaged is not None)
-            )
+            pieces.append(PackedPiece(piece.document, piece.start, piece.stop, damaged is not None))
         return PackedRow(tuple(pieces), patches["image"], patches["video"])
 
 

@@ -58,7 +58,7 @@ def num_patches(document: MeasuredDocument, start: int, stop: int) -> int:
 def truncate(
     document: MeasuredDocument, num_tokens: int, max_patches: int, end_ids: frozenset[int]
 ) -> MeasuredDocument:
-    """The longest head of a document that fits; its end token, if it has one, stays (its loss too)."""
+    """The longest head of a document that fits; an end token at its end stays, with its loss."""
     keeps_end = len(document.tokens) > 0 and int(document.tokens[-1]) in end_ids
     stop = next_cut(document, 0, num_tokens - keeps_end, max_patches)
     tokens, loss = document.tokens[:stop], document.loss[:stop]

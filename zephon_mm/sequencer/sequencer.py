@@ -60,7 +60,8 @@ class Recipe:
 @dataclass(slots=True)
 class SourceCounts:
     """What became of a source's samples in a lane. Documents count as delivered when their last
-    piece is packed; ``num_tokens`` counts packed tokens."""
+    piece is packed; ``num_tokens`` counts packed tokens.
+    """
 
     delivered: int = 0
     filtered: int = 0

@@ -43,7 +43,7 @@ def identity(
     Args:
         config: the data config.
         source_digests: per source id, the hex digest of its manifest.
-        parts: hex digests or versions of what else decides batches: tokenizer, model family, formats.
+        parts: digests or settings of what else decides batches: tokenizer, model family.
     """
     data = config.to_dict()
     table: Identity = {}
@@ -95,7 +95,9 @@ def check_changes(changes: list[Change], allow: Collection[str]) -> None:
     lines = "\n".join(f"  {c.field}: {c.old!r} in the state, {c.new!r} here" for c in refused)
     ways = [name for name in CHANGES if any(_allowed(c, (name,), same_source) for c in refused)]
     hint = f"; changes that can be allowed by name: allow={ways!r}" if ways else ""
-    raise StateError(f"the state belongs to another data config{hint}. Fields that differ:\n{lines}")
+    raise StateError(
+        f"the state belongs to another data config{hint}. Fields that differ:\n{lines}"
+    )
 
 
 def _allowed(change: Change, allow: Collection[str], changed: Collection[str]) -> bool:

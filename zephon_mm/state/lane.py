@@ -30,7 +30,7 @@ _ENDED, _HAS_REST = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class LiveDocument:
-    """A waiting document: its draw, and the part of it if it was cut or re-laid (``fitted`` > 0)."""
+    """A waiting document: its draw, and which part of it if it was cut or re-laid (``fitted``)."""
 
     source: int
     position: int

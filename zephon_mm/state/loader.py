@@ -1,8 +1,8 @@
 """A loader's state: the step it stands at, what run it belongs to, and the bytes of its lanes.
 
 As plain data it is a dict of strings, numbers and lists, safe for JSON, ``torch.save`` and
-``weights_only`` loading. The union of all lanes' states is a function of (DataConfig, step) alone, so
-states of several ranks merge, and any rank count restores them.
+``weights_only`` loading. The union of all lanes' states is a function of (DataConfig, step) alone,
+so states of several ranks merge, and any rank count restores them.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class LoaderState:
         """One lane, decoded; StateError if this state does not hold it."""
         if lane not in self.lanes:
             raise StateError(
-                f"the state holds lanes {_ranges(self.lanes)} of {self.num_lanes}, not lane {lane}: "
-                "merge the states of all ranks with merge_states before restoring"
+                f"the state holds lanes {_ranges(self.lanes)} of {self.num_lanes}, not lane "
+                f"{lane}: merge the states of all ranks with merge_states before restoring"
             )
         state = LaneState.decode(self.lanes[lane])
         if state.lane != lane:
@@ -140,9 +140,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for lane, data in state.lanes.items():
             if lanes.setdefault(lane, data) != data:
                 raise StateError(f"two states of lane {lane} at step {first.step} differ")
-    return LoaderState(
-        first.step, first.num_lanes, first.identity, lanes, first.changes
-    ).to_dict()
+    return LoaderState(first.step, first.num_lanes, first.identity, lanes, first.changes).to_dict()
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

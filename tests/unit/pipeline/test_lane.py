@@ -1,10 +1,11 @@
-"""Lanes over made-up documents: state at every step, bounds, reads, and splitting, without files."""
+"""Lanes over made-up documents: state at every step, bounds, reads and cuts, without files."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -57,9 +58,7 @@ class FakeMeasure:
         length = 2 + rng.below(rng.key("length", name), 0, top)
         tokens = np.arange(length, dtype=np.int32) + ref.sample
         digest = hashlib.blake2b(tokens.tobytes() + self.salt.encode(), digest_size=16).digest()
-        return MeasuredDocument(
-            ref, "shard", name, tokens, np.ones(length, np.bool_), (), digest
-        )
+        return MeasuredDocument(ref, "shard", name, tokens, np.ones(length, np.bool_), (), digest)
 
 
 def shapes(*sizes: int) -> list[SourceShape]:
@@ -122,7 +121,9 @@ def test_restoring_reads_the_live_documents_and_nothing_else() -> None:
     fresh = FakeMeasure()
     revived(make(0, config, fresh), data)
     assert len(fresh.seen) <= len(live) <= 64
-    assert sorted(fresh.seen) == sorted({make(0, config, fresh)._plan.ref(0, d.source, d.position) for d in live})
+    assert sorted(fresh.seen) == sorted(
+        {make(0, config, fresh)._plan.ref(0, d.source, d.position) for d in live}
+    )
 
 
 def test_state_does_not_grow() -> None:
@@ -157,12 +158,16 @@ def test_every_sample_is_accounted_for_once(backend: str, over_long: str) -> Non
         lane.close()
     workers.close()
     assert totals[:, :4].sum(axis=1).tolist() == [100, 180]
-    assert totals[1, 3] == 2 * sum(measure.one(SampleRef(1, s, i, 0, 0)).__class__ is Rejected for s in (0, 1) for i in range(45))
+    assert totals[1, 3] == 2 * sum(
+        measure.one(SampleRef(1, s, i, 0, 0)).__class__ is Rejected
+        for s in (0, 1)
+        for i in range(45)
+    )
     for ref, spans in tokens.items():
         document = measure.one(ref)
         assert isinstance(document, MeasuredDocument)
         spans.sort()
-        assert all(a[1] == b[0] for a, b in zip(spans, spans[1:], strict=False)), "pieces meet"
+        assert all(a[1] == b[0] for a, b in pairwise(spans)), "pieces meet"
         length = len(document.tokens)
         covered = min(length, 256) if over_long == "truncate" else length
         assert (spans[0][0], spans[-1][1]) == (0, covered)
@@ -171,9 +176,7 @@ def test_every_sample_is_accounted_for_once(backend: str, over_long: str) -> Non
 def test_counting_finds_the_last_step() -> None:
     config = a_config(stop=Stop(epochs=1))
     end = count_steps(config, lambda n: make(n, config, FakeMeasure()), range(4))
-    used = [
-        sum(make_all(config, number)) for number in range(4)
-    ]
+    used = [sum(make_all(config, number)) for number in range(4)]
     assert end == -(-max(used) // 2)  # two sequences a lane and step
 
 

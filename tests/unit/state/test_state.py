@@ -149,9 +149,7 @@ def test_changed_shards_cannot_be_allowed() -> None:
 
 
 def a_state(lanes: list[int], step: int = 5) -> LoaderState:
-    return LoaderState(
-        step, 4, an_identity(a_config()), {i: a_lane(i).encode() for i in lanes}
-    )
+    return LoaderState(step, 4, an_identity(a_config()), {i: a_lane(i).encode() for i in lanes})
 
 
 def test_states_merge_and_pass_through_json() -> None:
