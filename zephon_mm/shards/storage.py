@@ -13,6 +13,7 @@ import mmap
 import os
 import re
 import urllib.parse
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -148,13 +149,15 @@ def expand_urls(urls: str | Sequence[str]) -> list[str]:
             names = list(braceexpand(pattern)) if "{" in pattern else [pattern]
         except ValueError as error:
             raise ConfigError(f"urls: {pattern!r} has braces that do not match") from error
-        for name in names:
-            found.extend(_expand_glob(name))
+        if names:
+            local_path(names[0])
+        if any(char in pattern for char in "*?["):
+            names = [match for name in names for match in _expand_glob(name)]
+        found.extend(names)
     if not found:
         raise ConfigError("urls is empty: name at least one shard")
     if len(set(found)) < len(found):
-        seen: set[str] = set()
-        twice = next(url for url in found if url in seen or seen.add(url))  # type: ignore[func-returns-value]
+        twice = next(url for url, count in Counter(found).items() if count > 1)
         raise ConfigError(
             f"urls: {twice!r} is named twice; its samples would be counted twice. Use weights or "
             "epochs to show a shard more often"
@@ -166,8 +169,6 @@ def expand_urls(urls: str | Sequence[str]) -> list[str]:
 
 
 def _expand_glob(name: str) -> list[str]:
-    if not any(char in name for char in "*?["):
-        return [name]
     path = local_path(name)
     if os.path.exists(path):
         return [name]

@@ -51,7 +51,7 @@ def test_the_table_tells_what_was_found(tmp_path: Path) -> None:
     for words in ("hidden 1", "no extension 1", "quarantined 1", "repeated name 1"):
         assert words in out
     assert "indexed now 0" in run(pattern)
-    assert "indexed now 2" in run(pattern, "--force", "--workers", "2")
+    assert "indexed now 2" in run(pattern, "--force")
     assert load_index(str(tmp_path / "a.tar"), probed=True).member(0).probe
 
 
