@@ -36,7 +36,7 @@ class Sample:
         name: position to the member's full name in the tar.
     """
 
-    __slots__ = ("_name", "_read", "fields", "key", "shard")
+    __slots__ = ("_name", "_names", "_read", "fields", "key", "shard")
 
     def __init__(
         self,
@@ -51,13 +51,17 @@ class Sample:
         self.fields = fields
         self._read = read
         self._name = name
+        self._names: dict[int, str] = {}
 
     def has(self, field: str) -> bool:
         return field.lower() in self.fields
 
     def member_name(self, field: str) -> str:
         """The full name of the member that holds ``field``."""
-        return self._name(self._position(field))
+        position = self._position(field)
+        if position not in self._names:
+            self._names[position] = self._name(position)
+        return self._names[position]
 
     def describe(self) -> str:
         """The members' full names, for a message; a long list is cut."""

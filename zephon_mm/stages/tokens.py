@@ -129,8 +129,11 @@ def _encode_mixed(run: _Run, tokenizer: Tokenizer) -> None:
     tokens, offsets = tokenizer.encode_offsets(run.text)
     lengths = [len(text) for text in run.texts]
     counts = np.concatenate(([0], np.cumsum(np.repeat(run.losses, lengths))))
+    stops = offsets[:, 1]
+    # Some tokenizers leave white space out of offsets: it belongs to the token that follows.
+    reached = np.concatenate(([0], np.maximum.accumulate(stops)))[:-1]
     run.tokens = tokens
-    run.loss = counts[offsets[:, 1]] > counts[offsets[:, 0]]
+    run.loss = counts[stops] > counts[np.minimum(offsets[:, 0], reached)]
 
 
 def _join(items: Sequence[_Item]) -> Encoded:

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from zephon_mm.demo.tokenizer import CHAT_TEMPLATE
@@ -253,3 +255,67 @@ def test_turns_without_loss_of_a_users_format(tmp_path: Path) -> None:
     )
     result, hf = encode(make_tokenizer(tmp_path), turns)
     assert targets(result, hf) == "Second<|im_end|>|<|im_end|>"
+
+
+TEXT = st.lists(
+    st.sampled_from(["A man", " rides", "\n", " ", "", "\u732b", "<image>", "{{ x }}", "{% if %}"])
+    | st.sampled_from(["<|im_end|>", "<|im_start|>", "<|im_", "end|>", PLACEHOLDERS["image"]]),
+    max_size=4,
+).map("".join)
+PARTS = st.lists(
+    st.builds(TextPart, TEXT) | st.just(ImagePart("a")) | st.just(VideoPart("v")), max_size=4
+).map(tuple)
+CONVERSATIONS = st.lists(
+    st.builds(lambda parts: Turn("assistant", parts, loss=True), PARTS)
+    | st.builds(lambda parts: Turn("user", parts, loss=False), PARTS),
+    min_size=1,
+    max_size=4,
+).map(tuple)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return [
+        make_tokenizer(tmp_path_factory.mktemp("chat"), template)
+        for template in (None, CHAT_TEMPLATE, QWEN2_VL)
+    ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(turns=CONVERSATIONS, at=st.integers(0, 2))
+def test_any_conversation(folders: list[Path], turns: tuple[Turn, ...], at: int) -> None:
+    tokenizer = load_tokenizer(folders[at])
+    parts = ChatTemplate(tokenizer).render(turns)
+    media = [p for turn in turns for p in turn.parts if not isinstance(p, TextPart)]
+    assert [part for part in parts if not isinstance(part, TextPart)] == media
+    shown = [PLACEHOLDERS["image" if isinstance(m, ImagePart) else "video"] for m in media]
+    places = iter(shown)
+    text = "".join(p.text if isinstance(p, TextPart) else next(places) for p in parts)
+    plain = "".join(
+        f"<|im_start|>{turn.role}\n"
+        + "".join(p.text if isinstance(p, TextPart) else PLACEHOLDERS[_kind(p)] for p in turn.parts)
+        + "<|im_end|>\n"
+        for turn in turns
+    )
+    assert text.endswith(plain)
+    default = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+    assert text.removesuffix(plain) == (default if at == 2 else "")
+    targets = "".join(p.text for p in parts if isinstance(p, TextPart) and p.loss)
+    assert targets == "".join(
+        "".join(p.text for p in turn.parts if isinstance(p, TextPart)) + "<|im_end|>"
+        for turn in turns
+        if turn.loss
+    )
+    control = [
+        piece
+        for part in parts
+        if isinstance(part, TextPart)
+        for piece, token in tokenizer.split_control(part.text)
+        if token is not None
+    ]
+    turn_tokens = ["<|im_start|>", "<|im_end|>"]
+    assert control == turn_tokens * (len(turns) + (at == 2))
+
+
+def _kind(part: Any) -> str:
+    return "image" if isinstance(part, ImagePart) else "video"

@@ -29,7 +29,7 @@ def chat_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def shown(data: bytes, frames: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """The chosen frames as RGB, [frames, height, width, 3]."""
-    with av.open(io.BytesIO(data)) as container:
+    with av.open(io.BytesIO(data), "r") as container:
         every = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     return np.stack([every[at] for at in frames])
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from tests.tiny import write_tokenizer
 from zephon_mm.errors import SampleError
 from zephon_mm.models import load_tokenizer
 from zephon_mm.models.tokenizer import Tokenizer
@@ -79,6 +81,28 @@ def test_loss_of_characters_that_are_several_tokens(tokenizer: Tokenizer) -> Non
     )
     text = tokenizer.decode(result.tokens[result.loss])
     assert text == "\U0001f600\u732b"
+
+
+@pytest.mark.parametrize("trim", [False, True])
+def test_loss_where_offsets_leave_white_space_out_or_the_text_is_normalised(
+    tmp_path: Path, trim: bool
+) -> None:
+    file = write_tokenizer(tmp_path) / "tokenizer.json"
+    data = json.loads(file.read_text())
+    data["normalizer"] = {"type": "NFC"}
+    data["post_processor"] = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": trim,
+        "use_regex": False,
+    }
+    file.write_text(json.dumps(data))
+    tokenizer = load_tokenizer(tmp_path)
+    hidden = TextPart("A man", loss=False)
+    result = encode(tokenizer, hidden, TextPart("\n\n \n rides\n"), hidden)
+    assert tokenizer.decode(result.tokens[result.loss]) == "\n\n \n rides\n"
+    result = encode(tokenizer, hidden, TextPart("e\u0301\u0301 e\u0301 down"), hidden)
+    assert tokenizer.decode(result.tokens[result.loss]) == "\u00e9\u0301 \u00e9 down"
 
 
 def test_blocks_have_no_loss_and_end_runs(tokenizer: Tokenizer) -> None:
