@@ -27,7 +27,7 @@ from .chunks import ChunkTable, SourceShape
 from .dealing import Dealing, LaneStream
 from .mixture import choose, mixture_weights
 
-_FIRST_BLOCK = 64
+_FIRST_BLOCK = 32  # draws made at once; doubles up to _BLOCK, so that starting costs little
 _BLOCK = 1024
 
 
@@ -208,7 +208,7 @@ class Plan:
             else:
                 yield map(next, map(taken.__getitem__, places.tolist()))
             draw += len(places)
-            size = _BLOCK
+            size = min(2 * size, _BLOCK)
 
     def _validate(self, cursor: LaneCursor) -> None:
         if not 0 <= cursor.lane < self.lanes or len(cursor.positions) != len(self._ids):

@@ -111,7 +111,7 @@ def test_every_sample_of_every_source_comes_once_an_epoch(
 
 
 @given(odd_sources, st.integers(1, 9), st.sampled_from([None, 1, 3]), st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_cursor_goes_on_as_if_nothing_had_stopped(
     counts: list[list[int]], lanes: int, epochs: int | None, data: st.DataObject
 ) -> None:
@@ -119,7 +119,7 @@ def test_any_cursor_goes_on_as_if_nothing_had_stopped(
     when = data.draw(st.sampled_from(["all_exhausted", "first_exhausted"]))
     made = plan(samples, lanes=lanes, stop=Stop(epochs=epochs, when=when))
     number = data.draw(st.integers(0, lanes - 1))
-    whole = lane(made, number, 300 if epochs is None else 3000)
+    whole = lane(made, number, 150 if epochs is None else 3000)
     cursor, done = made.cursor(number), 0
     for stop in sorted(data.draw(st.lists(st.integers(0, len(whole)), min_size=1, max_size=4))):
         before = cursor.copy()
@@ -193,8 +193,8 @@ def test_the_seed_the_lane_and_the_epoch_matter() -> None:
 
 @pytest.mark.parametrize("weights", [(0.7, 0.2, 0.1), (5.0, 5.0, 90.0)])
 def test_shares_follow_the_weights(weights: tuple[float, ...]) -> None:
-    made = plan({"a": [900], "b": [40, 2], "c": [1]}, weights)
-    draws = 40_000
+    made = plan({"a": [900], "b": [40, 2], "c": [300]}, weights)
+    draws = 20_000
     counts = Counter(ref.source for n in range(4) for ref in lane(made, n, draws // 4))
     for i, weight in enumerate(weights):
         share = weight / sum(weights)
@@ -335,8 +335,8 @@ def test_a_source_of_weight_0_is_never_drawn_but_can_be_found() -> None:
 def test_few_shards_leave_no_lane_without_work(samples: list[int], lanes: int) -> None:
     """S01: fewer shards, and fewer samples, than anything that runs them."""
     made = plan({"a": samples}, lanes=lanes)
-    counts = [len(lane(made, number, 500)) for number in range(lanes)]
-    assert counts == [500] * lanes
+    counts = [len(lane(made, number, 80)) for number in range(lanes)]
+    assert counts == [80] * lanes
     finite = plan({"a": samples}, lanes=lanes, stop=Stop(epochs=lanes))
     assert {len(lane(finite, number)) for number in range(lanes)} == {sum(samples)}
 
@@ -346,9 +346,9 @@ def test_a_source_smaller_than_the_lanes_keeps_its_share_everywhere(lanes: int) 
     """S04: 100 samples and 1."""
     made = plan({"big": [100], "one": [1]}, lanes=lanes)
     counts = Counter(
-        ref.source for number in range(lanes) for ref in lane(made, number, 6400 // lanes)
+        ref.source for number in range(lanes) for ref in lane(made, number, 3200 // lanes)
     )
-    assert abs(counts[1] / 6400 - 0.5) < 0.04
+    assert abs(counts[1] / 3200 - 0.5) < 0.05
     once = plan({"big": [100], "one": [1]}, lanes=lanes, stop=Stop(epochs=1))
     assert sum(everything(once).values()) == 101
 
