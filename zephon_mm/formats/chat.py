@@ -120,6 +120,9 @@ def _turn(value: Any, what: str) -> tuple[str, list[TextPart | _Medium]]:
     if role is None:
         shown = f"{said[:40]!a}" if isinstance(said, str) else kind_of(said)
         raise malformed(f"{what}: role {shown} is not one of {', '.join(_ROLES)}")
+    for name in ("tool_calls", "reasoning_content"):
+        if message.get(name):
+            raise malformed(f"{what}: {name!r} would be lost; write it into the content")
     content = message["content"] if "content" in message else message.get("value")
     if isinstance(content, list):
         return role, [_content(item, f"{what} content[{at}]") for at, item in enumerate(content)]
