@@ -112,7 +112,7 @@ class Tokenizer:
         """
         if special:
             return self._encode_template(text)
-        return _ids(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        return np.array(self._backend.encode(text, add_special_tokens=False).ids, np.int32)
 
     def encode_batch(
         self, texts: Sequence[str], *, special: bool = False
@@ -172,28 +172,6 @@ class Tokenizer:
         """Token ids as of `encode` with ``special=False``, and their characters, int64 [n, 2]."""
         encoding = self._backend.encode(text, add_special_tokens=False)
         return _ids(encoding.ids), np.array(encoding.offsets, np.int64).reshape(-1, 2)
-
-    def render_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = False,
-        **variables: Any,
-    ) -> str:
-        """The conversation as the chat template writes it. Raises ConfigError if there is none."""
-        if self.chat_template is None:
-            raise ConfigError(
-                f"tokenizer={self.path!r} has no chat template, which format 'chat' needs: "
-                "put chat_template.jinja beside it or use an instruct model's tokenizer"
-            )
-        template = _compile(self.chat_template)
-        text: str = template.render(
-            messages=messages,
-            add_generation_prompt=add_generation_prompt,
-            **self.special_names,
-            **variables,
-        )
-        return text
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -323,22 +301,3 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
         if isinstance(value, str):
             return value
     return None
-
-
-def _compile(template: str) -> Any:
-    """The template as transformers compiles it: sandboxed, blocks trimmed."""
-    import jinja2
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def refuse(message: str) -> None:
-        raise jinja2.exceptions.TemplateError(message)
-
-    def to_json(value: Any, indent: int | None = None, **options: Any) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent, **options)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = refuse
-    return environment.from_string(template)

@@ -90,8 +90,6 @@ def test_without_settings_the_end_and_padding_are_found(
     bare = load_tokenizer(tmp_path)
     assert bare.eos_id == bare.pad_id == bare.token_id("<|endoftext|>")
     assert bare.chat_template is None
-    with pytest.raises(ConfigError, match="no chat template"):
-        bare.render_chat([{"role": "user", "content": "hi"}])
     by_file = load_tokenizer(tmp_path / "tokenizer.json")
     assert by_file.digest == bare.digest
 
@@ -221,18 +219,45 @@ def test_digest_is_of_the_content_and_not_of_the_place(
     assert load_tokenizer(copy).digest != first.digest
 
 
-def test_chat_is_rendered_as_transformers_renders_it(tokenizer: Tokenizer, hf: Any) -> None:
-    messages = [
-        {"role": "system", "content": "Be kind."},
-        {
-            "role": "user",
-            "content": [{"type": "image"}, {"type": "text", "text": "What is <|im_end|> this?"}],
-        },
-        {"role": "assistant", "content": "A horse."},
+def test_the_chat_template_is_found_where_transformers_finds_it(
+    tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(tokenizer_folder, tmp_path / "t"))
+    settings = json.loads((copy / "tokenizer_config.json").read_text())
+    assert load_tokenizer(copy).chat_template == settings["chat_template"]
+    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
+    (copy / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": named}))
+    assert load_tokenizer(copy).chat_template == "d"
+    (copy / "chat_template.json").write_text(json.dumps({"chat_template": "j"}))
+    assert load_tokenizer(copy).chat_template == "j"
+    (copy / "chat_template.jinja").write_text("f")
+    assert load_tokenizer(copy).chat_template == "f"
+    assert load_tokenizer(copy).special_names == {
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+    }
+
+
+def test_cut_at_control_tokens(tokenizer: Tokenizer) -> None:
+    end = tokenizer.token_id("<|im_end|>")
+    text = "<|im_end|>a <|im_b<|im_end|><|im_end|> c"
+    assert tokenizer.split_control(text) == [
+        ("<|im_end|>", end),
+        ("a <|im_b", None),
+        ("<|im_end|>", end),
+        ("<|im_end|>", end),
+        (" c", None),
     ]
-    for prompt in (False, True):
-        expected = hf.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
-        assert tokenizer.render_chat(messages, add_generation_prompt=prompt) == expected
+    assert tokenizer.split_control("") == []
+
+
+def test_offsets_are_characters(tokenizer: Tokenizer) -> None:
+    text = "naïve 漢 <|im_end|> x"
+    ids, offsets = tokenizer.encode_offsets(text)
+    assert ids.tolist() == tokenizer.encode(text, special=False).tolist()
+    assert offsets.dtype == np.int64 and offsets.shape == (len(ids), 2)
+    assert offsets.min() == 0 and offsets.max() == len(text)
+    assert tokenizer.encode_offsets("")[1].shape == (0, 2)
 
 
 def test_threads_share_one(tokenizer_folder: Path) -> None:
