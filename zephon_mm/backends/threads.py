@@ -63,7 +63,7 @@ def default_workers() -> int:
 class ThreadsBackend:
     """Runs items on worker threads.
 
-    An item costs about 10 µs over a plain call.
+    An item costs 10 to 20 µs over a plain call (two cores, through ``OrderedMap``).
 
     Args:
         workers: threads; None: ``default_workers()``.

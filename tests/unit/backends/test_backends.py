@@ -359,6 +359,22 @@ def test_nothing_of_a_taken_item_is_kept_alive(fails: bool, wait_until: Wait) ->
     backend.close()
 
 
+def test_a_dropped_result_is_not_kept_alive_by_an_idle_worker(wait_until: Wait) -> None:
+    backend = open_backend("threads", workers=1)
+    refs: list[weakref.ref[object]] = []
+
+    def work(item: int) -> np.ndarray:
+        made = np.zeros(item)
+        refs.append(weakref.ref(made))
+        return made
+
+    ticket = backend.submit(work, 5)
+    assert wait_until(lambda: len(refs) == 1)
+    del ticket
+    assert wait_until(lambda: refs[0]() is None, 2.0)
+    backend.close()
+
+
 def test_workers_use_one_core_an_operator_and_nobody_elses_setting_changes() -> None:
     done: list[int] = []
 

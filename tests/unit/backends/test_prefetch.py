@@ -315,6 +315,23 @@ def test_nothing_of_a_taken_item_is_kept_alive(wait_until: Wait) -> None:
         gc.enable()
 
 
+def test_a_taken_item_is_not_kept_alive_while_the_next_is_made(wait_until: Wait) -> None:
+    class Step:
+        pass
+
+    gate = threading.Event()
+
+    def steps() -> Iterator[Step]:
+        yield Step()
+        gate.wait(20)
+        yield Step()
+
+    stream = Prefetcher(steps(), 2, cancel=lambda seconds: gate.set())
+    ref = weakref.ref(next(stream))
+    assert wait_until(lambda: ref() is None, 2.0)
+    stream.close()
+
+
 def test_nothing_may_be_held_is_an_error() -> None:
     with pytest.raises(ValueError, match="depth=0"):
         Prefetcher(iter([1]), 0)
