@@ -30,6 +30,8 @@ from .storage import Storage, open_storage
 from .tar import CutShardError, TarMember, iterate_members
 
 INDEX_VERSION = 1
+BLOCK_SAMPLES = 256
+MAX_BLOCKS = 512
 
 Data = bytes | memoryview
 Probe = Callable[[str, Data], bytes | None]
@@ -99,6 +101,7 @@ class IndexMeta:
         quarantined: samples with a problem, by kind of problem.
         truncated: whether the shard is cut, and was indexed all the same.
         probed, verified: whether media were probed, and decoded.
+        block_samples: samples that are stored, and read, together.
         digest: 64 hex digits.
     """
 
@@ -113,6 +116,7 @@ class IndexMeta:
     truncated: bool
     probed: bool
     verified: bool
+    block_samples: int
     digest: str = ""
 
 
@@ -232,6 +236,7 @@ def build_index(
         truncated=truncated,
         probed=probe is not None,
         verified=verify is not None,
+        block_samples=max(BLOCK_SAMPLES, -(-len(samples) // MAX_BLOCKS)),
     )
     return BuiltIndex(table, replace(meta, digest=digest_table(table, meta).hex()))
 

@@ -1,8 +1,8 @@
 """An index on disk: a Parquet file beside its shard, or in the cache folder.
 
-Row groups are runs of about 256 samples, so that a chunk's worth of index is read without the
-rest. Files are written under another name and renamed: ranks that build at once, and readers
-meanwhile, see a whole file or none.
+Row groups are runs of 256 samples (more in shards of over 131,072), so that a chunk's worth of
+index is read without the rest. Files are written under another name and renamed: ranks that build
+at once, and readers meanwhile, see a whole file or none.
 
 Sizes: a shard of 10,000 image-text pairs has a sidecar of about 1 MB; opening one reads its
 footer only.
@@ -11,6 +11,7 @@ footer only.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -18,9 +19,10 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,7 +38,7 @@ from .grouping import KeyRule
 from .index import INDEX_VERSION, SCHEMA, Block, BuiltIndex, IndexMeta, Member
 from .storage import local_path, stat_size
 
-BLOCK_SAMPLES = 256
+_LOOKS = 5
 _META_KEY = b"zephon_mm"
 _REBUILD = "run `zephon-mm index --force` on the source's shards"
 
@@ -110,7 +112,8 @@ def write_first_possible(paths: tuple[str, ...], write: Callable[[str], None]) -
 def write_sidecar(built: BuiltIndex, url: str, cache_dir: str | None = None) -> str:
     """Store an index; return where."""
     samples = built.table.column("sample").to_numpy()
-    starts = [int(samples.searchsorted(s)) for s in range(0, built.meta.num_samples, BLOCK_SAMPLES)]
+    firsts = range(0, built.meta.num_samples, built.meta.block_samples)
+    starts = [int(samples.searchsorted(first)) for first in firsts]
     content = json.dumps(dataclasses.asdict(built.meta), sort_keys=True).encode()
     schema = SCHEMA.with_metadata({_META_KEY: content})
 
@@ -124,6 +127,14 @@ def write_sidecar(built: BuiltIndex, url: str, cache_dir: str | None = None) -> 
                 )
 
     return write_first_possible(sidecar_paths(url, built.meta.key_rule, cache_dir), write)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A sidecar as it was when it was last looked at."""
+
+    footer: pq.FileMetaData
+    identity: tuple[int, int, int]
 
 
 class ShardIndex:
@@ -140,25 +151,40 @@ class ShardIndex:
         self._path = path
         self._lock = threading.Lock()
         self._blocks: dict[int, Block] = {}
-        with self._open() as file:
-            self._footer = file.metadata
-            self._identity = _identity(path)
-            self.meta = self._read_meta()
-        self._rows = [0]
+        self._file = self._look()
+        self.meta = self._read_meta(self._file.footer)
         self.nbytes = 4096
-        for group in range(self._footer.num_row_groups):
-            self._rows.append(self._rows[-1] + self._footer.row_group(group).num_rows)
+        groups = range(self._file.footer.num_row_groups)
+        sizes = (self._file.footer.row_group(group).num_rows for group in groups)
+        self._rows: list[int] = list(itertools.accumulate(sizes, initial=0))
 
-    def _open(self, footer: Any = None) -> pq.ParquetFile:
+    def _look(self) -> _File:
+        """The file's footer, and which file it is of."""
+        with self._reading():
+            for _ in range(_LOOKS):
+                before = _identity(self._path)
+                with pq.ParquetFile(self._path) as file:
+                    if _identity(self._path) == before:
+                        return _File(file.metadata, before)
+        raise self._replaced()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
         try:
-            return pq.ParquetFile(self._path, metadata=footer)
+            yield
         except (OSError, pa.ArrowException) as error:
             raise SidecarError(
                 f"its index {self._path} can't be read ({error}); {_REBUILD}", shard=self.shard
             ) from error
 
-    def _read_meta(self) -> IndexMeta:
-        content = (self._footer.metadata or {}).get(_META_KEY)
+    def _replaced(self) -> SidecarError:
+        return SidecarError(
+            f"its index {self._path} was replaced by another while it was in use; start again",
+            shard=self.shard,
+        )
+
+    def _read_meta(self, footer: pq.FileMetaData) -> IndexMeta:
+        content = (footer.metadata or {}).get(_META_KEY)
         try:
             fields = json.loads(content or b"")
             version = fields["version"]
@@ -229,30 +255,33 @@ class ShardIndex:
                 f"sample {sample} was asked for and the index has {self.meta.num_samples}",
                 shard=self.shard,
             )
-        return self._block(sample // BLOCK_SAMPLES)
+        return self._block(sample // self.meta.block_samples)
 
     def _block(self, group: int) -> Block:
         block = self._blocks.get(group)
         if block is not None:
             return block
-        with self._open(self._footer) as file:
-            if _identity(self._path) != self._identity:
-                raise SidecarError(
-                    f"its index {self._path} was replaced while it was in use; start again",
-                    shard=self.shard,
-                )
-            try:
-                table = file.read_row_group(group, use_threads=False)
-            except (OSError, pa.ArrowException) as error:
-                raise SidecarError(
-                    f"its index {self._path} is damaged ({error}); {_REBUILD}", shard=self.shard
-                ) from error
-        block = Block(table, group * BLOCK_SAMPLES, self._rows[group])
+        table = self._read_group(group)
+        block = Block(table, group * self.meta.block_samples, self._rows[group])
         with self._lock:
             if group not in self._blocks:
                 self._blocks[group] = block
                 self.nbytes += block.nbytes
             return self._blocks[group]
+
+    def _read_group(self, group: int) -> pa.Table:
+        """Read a row group. If another rank has built the same index meanwhile, go on with it."""
+        for _ in range(_LOOKS):
+            known = self._file
+            with self._reading(), pq.ParquetFile(self._path, metadata=known.footer) as file:
+                if _identity(self._path) == known.identity:
+                    return file.read_row_group(group, use_threads=False)
+            fresh = self._look()
+            meta = self._read_meta(fresh.footer)
+            if (meta.digest, meta.block_samples) != (self.meta.digest, self.meta.block_samples):
+                break
+            self._file = fresh
+        raise self._replaced()
 
 
 def _identity(path: str) -> tuple[int, int, int]:

@@ -163,13 +163,46 @@ def io_path(path: Path, data: bytes) -> Path:
 
 
 def test_a_sidecar_replaced_in_use(tmp_path: Path) -> None:
+    """By the same index, as another rank that builds at once does: all goes on. By another: no."""
     url = write(tmp_path, tar_bytes(pairs(900)))
     index = indexed(url)
     index.key(0)
+    write_sidecar(build_index(url), url)
+    assert index.key(300) == "000300"
+    write_sidecar(build_index(url, verify=odd_is_damaged), url)
+    assert index.key(600) == "000600"
     write_sidecar(build_index(url, probe=probe), url)
     assert index.key(1) == "000001"
-    with pytest.raises(SidecarError, match="replaced while it was in use"):
+    with pytest.raises(SidecarError, match="replaced by another while it was in use"):
         index.key(899)
+
+
+def test_reading_while_others_write_the_same(tmp_path: Path) -> None:
+    url = write(tmp_path, tar_bytes(pairs(600)))
+    built = build_index(url)
+    write_sidecar(built, url)
+
+    def work(number: int) -> list[str]:
+        if number % 3 == 0:
+            write_sidecar(built, url)
+            return []
+        index = load_index(url)
+        return [index.key(sample) for sample in (0, 300, 599)]
+
+    with ThreadPoolExecutor(6) as pool:
+        found = [keys for keys in pool.map(work, range(60)) if keys]
+    assert found == [["000000", "000300", "000599"]] * 40
+
+
+def test_a_shard_of_very_many_samples_has_larger_blocks(tmp_path: Path) -> None:
+    url = write(tmp_path, tar_bytes((f"{n}.txt", b"") for n in range(600)))
+    built = build_index(url)
+    assert built.meta.block_samples == 256
+    meta = dataclasses.replace(built.meta, block_samples=7)
+    write_sidecar(dataclasses.replace(built, meta=meta), url)
+    index = load_index(url)
+    assert [index.key(sample) for sample in range(600)] == [str(n) for n in range(600)]
+    assert [index.member(p).name for p in (0, 6, 7, 599)] == ["0.txt", "6.txt", "7.txt", "599.txt"]
 
 
 def test_options_that_an_index_lacks(tmp_path: Path) -> None:

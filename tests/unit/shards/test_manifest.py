@@ -232,9 +232,7 @@ def test_ten_to_the_nine_samples_in_ten_to_the_five_shards(tmp_path: Path) -> No
     )
     times = []
     for _ in range(3):
-        start = (
-            time.process_time()
-        )
+        start = time.process_time()
         found = open_source(source(pattern), probe=probe)
         times.append(time.process_time() - start)
     assert found.num_total == 10**9
