@@ -11,12 +11,13 @@ numba does not check bounds: `write_frame` checks shapes before the compiled cod
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .reference import color_coefficients
-from .weights import Weights, resize_weights
+from .weights import resize_weights
 
 try:
     from numba import int32, njit
@@ -30,7 +31,7 @@ _Plane = NDArray[np.uint8] | NDArray[np.uint16]
 _Planes = Sequence[_Plane]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _resize_strip(  # type: ignore[no-untyped-def]
     source, width, down_first, down_count, down, row, rows, depth,
     across_first, across_count, across, line, strip, turned, out,
@@ -92,7 +93,7 @@ def _resize_strip(  # type: ignore[no-untyped-def]
             out[j, r] = line[r] >> 14
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _color_strip(  # type: ignore[no-untyped-def]
     y, u, v, color, kind, rows, row, row_place, column_place, step, flat, rgb
 ):
@@ -130,7 +131,7 @@ def _color_strip(  # type: ignore[no-untyped-def]
             flat[at + 2 * step] = rgb[2, r]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _write(  # type: ignore[no-untyped-def]
     y, u, v, widths, luma_down, luma_across, chroma_down, chroma_across, depth, color, kind,
     row_place, column_place, step, flat,
@@ -180,7 +181,13 @@ def write_frame(
 
     Args:
         planes: as decoded, [rows, columns] each, uint8 or uint16.
-        subsampling, depth, matrix, full_range: of the planes.
+        subsampling: (across, down) of the second and third plane, log2.
+        depth: bits a sample.
+        matrix: one of `reference.MATRICES`.
+        full_range: whether luma spans all codes.
+        patch_size: P.
+        temporal_patch_size: T.
+        merge_size: patches that a group is wide and high.
         orientation: transpose, mirror across, mirror down.
         size: (height, width) as shown, multiples of patch_size·merge_size.
         patches: uint8 [patches of the whole clip, 3·T·P·P], C-contiguous; written in place.
@@ -207,15 +214,13 @@ def write_frame(
     frame_height, frame_width = planes[0].shape
     chroma = planes[1].shape if len(planes) == 3 else planes[0].shape
     level = subsampling if len(planes) == 3 else (0, 0)
-    weights: list[Weights] = [
+    kind = 2 if matrix == "rgb" else 0 if len(planes) == 3 else 1
+    _write(
+        y, u, v, np.array([frame_width, chroma[1]]),
         resize_weights(frame_height, stored_height, frame_height, 1),
         resize_weights(frame_width, stored_width, frame_width, 1),
         resize_weights(chroma[0], stored_height, frame_height, 1 << level[1]),
-        resize_weights(chroma[1], stored_width, frame_width, 1 << level[0]),
-    ]
-    kind = 2 if matrix == "rgb" else 0 if len(planes) == 3 else 1
-    _write(
-        y, u, v, np.array([frame_width, chroma[1]]), *weights, depth,
+        resize_weights(chroma[1], stored_width, frame_width, 1 << level[0]), depth,
         color_coefficients(matrix, full_range, depth), kind,
         np.ascontiguousarray(down) + base, np.ascontiguousarray(across), t * p * p,
         patches.reshape(-1),
@@ -235,9 +240,8 @@ def _places(
 ) -> NDArray[np.int64]:
     """For each pixel along an axis: what it adds to the place of its byte in the flat patches.
 
-    Args:
-        outer, inner: rows of the matrix from one group of m patches to the next, and in a group.
-        step: bytes from a pixel to the next in a patch.
+    ``outer`` and ``inner`` are rows of the matrix from one group of m patches to the next, and
+    within a group; ``step`` is bytes from a pixel to the next in a patch.
     """
     pixel = np.arange(length, dtype=np.int64)
     patch = pixel // p
@@ -269,7 +273,7 @@ def _check(
         raise ValueError(f"patches {patches.shape} must be contiguous with {3 * t * p * p} columns")
 
 
-def _whole_rows(plane: _Plane) -> _Plane:
+def _whole_rows(plane: _Plane) -> NDArray[Any]:
     """The plane as a contiguous array, rows padded to their pitch, so that loops are vectorised.
 
     Decoders pad their rows; the padding is part of the view and never read.

@@ -133,13 +133,17 @@ def to_rgb(
 
     Args:
         planes: Y, U, V; Y alone (grey); or G, B, R with matrix ``rgb``, always full range.
+        matrix: one of MATRICES.
+        full_range: whether luma spans all codes.
+        depth: bits of a source sample.
     """
     black, cy, crv, cbu, cgu, cgv = (
         int(v) for v in color_coefficients(matrix, full_range, depth)
     )
     if matrix == "rgb":
         green, blue, red = (_clip8(cy * plane.astype(np.int64)) for plane in planes)
-        return np.stack((red, green, blue), axis=-1)
+        picture: NDArray[np.uint8] = np.stack((red, green, blue), axis=-1)
+        return picture
     y = cy * (planes[0].astype(np.int64) - black)
     u, v = (planes[1], planes[2]) if len(planes) > 1 else (np.int64(8192), np.int64(8192))
     u, v = np.int64(1) * u - 8192, np.int64(1) * v - 8192
@@ -148,7 +152,8 @@ def to_rgb(
 
 
 def _clip8(value: NDArray[np.int64]) -> NDArray[np.uint8]:
-    return np.clip((value + (1 << 19)) >> 20, 0, 255).astype(np.uint8)
+    clipped: NDArray[np.uint8] = np.clip((value + (1 << 19)) >> 20, 0, 255).astype(np.uint8)
+    return clipped
 
 
 def turn(
@@ -178,6 +183,9 @@ def frame_rgb(
     Args:
         planes: as decoded: [rows, columns] each, cropped.
         subsampling: (across, down) of the second and third plane.
+        depth: bits a sample.
+        matrix: one of MATRICES.
+        full_range: whether luma spans all codes.
         orientation: transpose, mirror across, mirror down.
         size: (height, width) as shown.
     """

@@ -41,11 +41,11 @@ class DecodedFrame:
 
     @property
     def height(self) -> int:
-        return self.planes[0].shape[0]
+        return int(self.planes[0].shape[0])
 
     @property
     def width(self) -> int:
-        return self.planes[0].shape[1]
+        return int(self.planes[0].shape[1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -99,8 +99,7 @@ class PyAVDecoder:
                 return
             left = set(missing)
             try:
-                for frame in _attempt(data, info, missing, left, back_off):
-                    yield frame
+                yield from _attempt(data, info, missing, left, back_off)
             except _Failed as failure:
                 reason = str(failure)
             missing = sorted(left)
@@ -123,7 +122,9 @@ def _attempt(
 ) -> Iterator[DecodedFrame]:
     """Yield wanted frames and take them out of ``left``. Raises _Failed."""
     runs = plan_runs(info, wanted, back_off)
-    by_packet = {int(info.frame_packet[i]): i for i in range(info.num_frames)}
+    by_packet: dict[int | None, int] = {
+        int(info.frame_packet[i]): i for i in range(info.num_frames)
+    }
     packets = sum(run.last - run.first + 1 for run in runs)
     pixels = packets * info.stored_width * info.stored_height
     if packets > MAX_PACKETS or pixels > MAX_PIXELS:
@@ -142,11 +143,8 @@ def _attempt(
         context = stream.codec_context
         at = 0
         try:
-            for packet in clip.packets(container, stream):
-                number = clip.number_of(packet)
+            for number, packet in enumerate(clip.packets(container, stream)):
                 run = runs[at]
-                if number is None:
-                    raise _Failed("a packet lost its number")
                 if number < run.first:
                     continue
                 keep = back_off > 0 or by_packet.get(number) in left
@@ -157,7 +155,7 @@ def _attempt(
                     context.skip_frame = "DEFAULT"
                     out += context.decode(None)
                 for frame in out:
-                    index = by_packet.get(clip.number_of(frame))
+                    index = by_packet.get(clip.number_of(frame))  # None: not shown
                     if index is None or index < run.shown_from:
                         continue
                     _check(frame, index, info)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
 
 import av
 import numpy as np
@@ -90,7 +91,7 @@ def open_clip(data: Bytes) -> tuple[InputContainer, VideoStream]:
     return container, stream
 
 
-def packets(container: InputContainer, stream: VideoStream) -> Iterator[Packet]:
+def packets(container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:
     """Its packets, numbered (`number_of`). A demuxing error is raised as PyAV gives it.
 
     PyAV keeps ``opaque`` objects of the whole process in one table by ``id()``. A bare number is
@@ -104,9 +105,10 @@ def packets(container: InputContainer, stream: VideoStream) -> Iterator[Packet]:
             yield packet
 
 
-def number_of(thing: Packet | VideoFrame) -> int | None:
+def number_of(thing: Packet[VideoStream] | VideoFrame) -> int | None:
     """The number of a packet, or of the packet that a frame came from; None: PyAV lost it."""
-    return None if thing.opaque is None else int(thing.opaque[0])
+    opaque = cast(tuple[int] | None, thing.opaque)
+    return None if opaque is None else opaque[0]
 
 
 def frame_planes(frame: VideoFrame) -> tuple[Plane, ...]:
@@ -162,7 +164,8 @@ def color(frame: VideoFrame) -> tuple[str, bool]:
 def orientation(frame: VideoFrame) -> Orientation:
     """From the display matrix that the container attached to the frame."""
     try:
-        sides = [bytes(s) for s in frame.side_data if s.type.name == "DISPLAYMATRIX"]
+        found = cast(Iterable[Any], frame.side_data)
+        sides = [bytes(side) for side in found if side.type.name == "DISPLAYMATRIX"]
     except ValueError:  # PyAV can't name every kind of side data (MV-HEVC's); mirrors are lost
         turn = round(frame.rotation / 90) % 4  # counter-clockwise
         return (
@@ -179,9 +182,9 @@ def orientation(frame: VideoFrame) -> Orientation:
     return Orientation(True, c < 0, b < 0)
 
 
-def _rows(frame: VideoFrame, plane: int, dtype: np.dtype[np.uint8] | type, width: int) -> Plane:
+def _rows(frame: VideoFrame, plane: int, dtype: Any, width: int) -> Plane:
     source = frame.planes[plane]
-    flat: Plane = np.frombuffer(source, dtype)
+    flat: Plane = np.frombuffer(cast(Any, source), dtype)
     pitch = source.line_size // flat.itemsize
     return flat.reshape(-1, pitch)[: source.height, :width]
 

@@ -20,8 +20,8 @@ FORMATS = (
 
 IMAGE_ERRORS = (
     OSError, ValueError, SyntaxError, IndexError, TypeError, KeyError, EOFError, AttributeError,
-    OverflowError, RuntimeError, Warning, NotImplementedError, MemoryError, struct.error, zlib.error,
-    Image.DecompressionBombError,
+    OverflowError, RuntimeError, Warning, NotImplementedError, MemoryError,
+    struct.error, zlib.error, Image.DecompressionBombError,
 )  # fmt: skip
 """What Pillow's plugins raise on damaged files."""
 

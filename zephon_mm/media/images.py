@@ -81,6 +81,9 @@ def image_patches(
     After `normalisation_table` they equal the processor's ``pixel_values`` bit for bit.
 
     Args:
+        data: the file.
+        info: its probe.
+        patch: the model's layout.
         size: (height, width) to resize to, multiples of ``patch_size · merge_size``.
 
     Raises:

@@ -100,7 +100,7 @@ class VideoInfo:
         stored_width, stored_height: of the first decoded frame, cropped by the codec's own rule.
         orientation: stored to shown.
         pix_fmt, depth, matrix, full_range: of the first decoded frame; matrix is one of ``601``,
-            ``709``, ``2020``, ``240m``, ``rgb`` (unspecified: 601), an unspecified range is limited.
+            ``709``, ``2020``, ``240m``, ``rgb``. Unspecified: 601, limited.
         time_base: (numerator, denominator) of a tick, in seconds.
         start_pts: the first shown frame's pts in the stream's ticks.
         pts: int64 [frames], in ticks from the first shown frame, rising.

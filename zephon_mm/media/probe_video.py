@@ -113,7 +113,7 @@ def _demux(
             )
 
 
-def _record(table: _Table, packet: Packet, codec: str) -> None:
+def _record(table: _Table, packet: Packet[VideoStream], codec: str) -> None:
     table.pts.append(packet.pts)
     table.dts.append(packet.dts)
     table.duration.append(packet.duration or 0)
@@ -121,7 +121,7 @@ def _record(table: _Table, packet: Packet, codec: str) -> None:
     table.shown.append(not packet.is_discard and is_shown(codec, memoryview(packet)))
 
 
-def _decode(table: _Table, stream: VideoStream, packet: Packet | None) -> None:
+def _decode(table: _Table, stream: VideoStream, packet: Packet[VideoStream] | None) -> None:
     """Errors are left to the decoder's verdict, when the frames are asked for."""
     with contextlib.suppress(*clip.PYAV_ERRORS):
         for frame in stream.codec_context.decode(packet):

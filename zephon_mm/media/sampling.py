@@ -47,7 +47,8 @@ def sample_frames(
     Args:
         info: the clip's probe.
         sampling: the rule.
-        start_seconds, end_seconds: window, from the first shown frame; None: open.
+        start_seconds: first second of the window, from the first shown frame; None: open.
+        end_seconds: last second of it; None: open.
         stream_key: key of the random stream (`zephon_mm.rng.key`), for ``random``.
 
     Raises:

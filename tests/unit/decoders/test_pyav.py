@@ -33,7 +33,7 @@ KINDS = {
     "odd crop": {"codec": "libvpx-vp9", "container": "webm", "size": (35, 53)},
     "bframes": {"options": {"bf": "3", "g": "8"}},
     "pyramid": {"options": {"bf": "3", "g": "12", "x264-params": "b-pyramid=normal:ref=4"}},
-    "open gop": {"options": {"g": "6", "x264-params": "open-gop=1:bframes=2:keyint=6:min-keyint=6"}},
+    "open gop": {"options": {"x264-params": "open-gop=1:bframes=2:keyint=6:min-keyint=6"}},
     "intra refresh": {"options": {"g": "8", "x264-params": "intra-refresh=1:keyint=8:bframes=0"}},
     "ten bit": {"codec": "libx265", "pix_fmt": "yuv420p10le",
                 "options": {"x265-params": "log-level=none:keyint=6:bframes=3"}},
@@ -102,14 +102,17 @@ def test_every_real_frame_by_any_order(cases: Path) -> None:
             want = [frame[3] for frame in frames]
         assert info.num_frames == len(want) == len(frames), name
         large = info.num_frames * info.stored_width * info.stored_height > 15_000_000
-        check_orders(data, info, want, name, slice(0, 2) if large else slice(None))
+        huge = info.num_frames * info.stored_width * info.stored_height > 100_000_000
+        which = slice(1, 2) if huge else slice(0, 2) if large else slice(None)
+        check_orders(data, info, want, name, which)
         checked += 1
     assert checked >= 48
 
 
 def test_every_frame_of_the_reported_clips(cases: Path) -> None:
-    for name in ("V01/clip.mp4", "V02/pts_jump.mkv", "V05/hevc_flat161.mp4", "V09/gaps.avi",
-                 "V08/h264_bf2_nopts.avi", "P01/nine.mp4", "P02/one.mp4", "P02/two.mp4"):  # fmt: skip
+    names = "V01/clip.mp4 V02/pts_jump.mkv V05/hevc_flat161.mp4 V08/h264_bf2_nopts.avi "
+    names += "V09/gaps.avi P01/nine.mp4 P02/one.mp4 P02/two.mp4"
+    for name in names.split():
         data = (cases / "inputs" / name).read_bytes()
         check_orders(data, info_of(data), all_frames(data), name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 from pathlib import Path
 
@@ -82,7 +83,7 @@ def test_chosen_frames_exist_rise_and_differ(
     frames = sample_frames(info, sampling, stream_key=stream)
     assert 1 <= len(frames) <= max(32, number)
     assert all(0 <= a < len(pts) for a in frames)
-    assert all(a < b for a, b in zip(frames, frames[1:], strict=False))
+    assert all(a < b for a, b in itertools.pairwise(frames))
     assert frames == sample_frames(info, sampling, stream_key=stream)
     assert sampled_fps(info, frames) > 0
 
