@@ -280,6 +280,7 @@ def _finish(draft: _Draft, encoded: Encoded | SampleError) -> Measurement:
 
 
 def _rejected(ref: SampleRef, shard: str, key: str, error: SampleError) -> Rejected:
-    reason = " ".join(error.reason.split())[:_REASON_CHARACTERS]
+    line = " ".join(error.reason.split())[:_REASON_CHARACTERS]
+    reason = line.encode("utf-8", "backslashreplace").decode()
     outcome: Outcome = _OUTCOMES.get(error.kind, "quarantined")
     return Rejected(ref, shard, key, outcome, error.stage, reason)

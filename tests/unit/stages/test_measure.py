@@ -357,6 +357,7 @@ def test_a_users_format_takes_the_template(
         ("raise SampleError('too dark', stage='format', kind='filtered')", "filtered", "too dark"),
         ("raise SampleError('odd', stage='format', kind='odd')", "quarantined", "odd"),
         ("raise RecursionError", "quarantined", "RecursionError"),
+        ("raise ValueError('\\udcff')", "quarantined", "ValueError: \\udcff"),
     ],
 )
 def test_what_a_users_format_raises_is_an_outcome(
