@@ -17,7 +17,7 @@ import hashlib
 import itertools
 import json
 import os
-import tempfile
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -70,13 +70,10 @@ def cache_path(identity: str, name: str, cache_dir: str | None) -> str:
 def write_atomic(path: str, write: Callable[[str], None]) -> None:
     """Make ``path`` by renaming: ``write`` gets the name of a temporary file beside it."""
     folder = os.path.dirname(path) or "."
-    handle, temporary = tempfile.mkstemp(prefix=".zmm-", suffix=".tmp", dir=folder)
-    os.close(handle)
+    temporary = os.path.join(folder, f".zmm-{secrets.token_hex(8)}.tmp")
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         write(temporary)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

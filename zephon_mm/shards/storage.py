@@ -173,9 +173,7 @@ def _expand_glob(name: str) -> list[str]:
     if os.path.exists(path):
         return [name]
     matches = sorted(
-        match
-        for match in glob.glob(path, recursive=True)
-        if not match.endswith((OWN_SUFFIX, ".tmp"))
+        match for match in glob.glob(path, recursive=True) if not match.endswith(OWN_SUFFIX)
     )
     if not matches:
         raise ConfigError(f"urls: nothing matches {name!r}; check the path")

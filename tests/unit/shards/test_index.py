@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -119,6 +120,30 @@ def test_the_sidecar_is_a_table_that_any_tool_reads(tmp_path: Path) -> None:
     assert table["extension"][:2] == [b"jpg", b"json"]
     assert table["sample"] == [0, 0, 1, 1, 2, 2]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["shard.tar", "shard.tar.zmm.parquet"]
+
+
+def test_opening_a_large_index_is_quick(tmp_path: Path) -> None:
+    """10,000 samples of 3 members: open it, find one sample and its member."""
+    entries = [(f"{n:09d}.{field}", b"") for n in range(10_000) for field in ("jpg", "json", "txt")]
+    url = write(tmp_path, tar_bytes(entries))
+    write_sidecar(build_index(url, probe=lambda field, data: bytes(60)), url)
+    times = []
+    for sample in (0, 2500, 5000, 7500, 9999):
+        start = time.process_time()
+        index = load_index(url, probed=True)
+        assert index.member(index.members(sample)["json"]).name == f"{sample:09d}.json"
+        times.append(time.process_time() - start)
+    assert min(times) < 0.03, times
+
+
+def test_sidecars_have_the_permissions_that_the_user_wants(tmp_path: Path) -> None:
+    url = write(tmp_path, tar_bytes(pairs(1)))
+    before = os.umask(0o027)
+    try:
+        path = write_sidecar(build_index(url), url)
+    finally:
+        os.umask(before)
+    assert os.stat(path).st_mode & 0o777 == 0o640
 
 
 def test_no_sidecar_says_what_to_do(tmp_path: Path) -> None:
