@@ -20,7 +20,7 @@ from .reference import color_coefficients
 from .weights import resize_weights
 
 try:
-    from numba import int32, njit
+    from numba import int32, njit, uint64
 except ImportError as error:
     raise ImportError(
         "the fast pixel kernels need numba; install it with `pip install numba` "
@@ -29,6 +29,29 @@ except ImportError as error:
 
 _Plane = NDArray[np.uint8] | NDArray[np.uint16]
 _Planes = Sequence[_Plane]
+
+
+@njit(nogil=True, cache=True)
+def _transpose(source, target, blocks):  # type: ignore[no-untyped-def]
+    """int16 [64, 4·blocks] to [4·blocks, 64], both seen as uint64: four by four at a time."""
+    even = uint64(0x0000FFFF0000FFFF)
+    odd = uint64(0xFFFF0000FFFF0000)
+    low = uint64(0x00000000FFFFFFFF)
+    high = uint64(0xFFFFFFFF00000000)
+    s16 = uint64(16)
+    s32 = uint64(32)
+    for x in range(blocks):
+        for r in range(16):
+            a, b = source[4 * r, x], source[4 * r + 1, x]
+            c, d = source[4 * r + 2, x], source[4 * r + 3, x]
+            ab0 = (a & even) | ((b & even) << s16)
+            ab1 = ((a >> s16) & even) | (b & odd)
+            cd0 = (c & even) | ((d & even) << s16)
+            cd1 = ((c >> s16) & even) | (d & odd)
+            target[4 * x, r] = (ab0 & low) | (cd0 << s32)
+            target[4 * x + 1, r] = (ab1 & low) | (cd1 << s32)
+            target[4 * x + 2, r] = (ab0 >> s32) | (cd0 & high)
+            target[4 * x + 3, r] = (ab1 >> s32) | (cd1 & high)
 
 
 @njit(nogil=True, cache=True)
@@ -62,11 +85,7 @@ def _resize_strip(  # type: ignore[no-untyped-def]
             k += 1
         for x in range(width):
             strip[r, x] = line[x] >> depth
-    for x0 in range(0, width, 8):
-        x1 = min(width, x0 + 8)
-        for r in range(rows):
-            for x in range(x0, x1):
-                turned[x, r] = strip[r, x]
+    _transpose(strip.view(np.uint64), turned.view(np.uint64), (width + 3) // 4)
     for j in range(len(across_first)):
         first = across_first[j]
         count = across_count[j]
@@ -94,41 +113,55 @@ def _resize_strip(  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _color_strip(  # type: ignore[no-untyped-def]
-    y, u, v, color, kind, rows, row, row_place, column_place, step, flat, rgb
-):
-    """14-bit planes [columns, 64] to bytes at their places. kind: 0 YUV, 1 grey, 2 GBR."""
+def _color_line(y, u, v, color, kind, red, green, blue):  # type: ignore[no-untyped-def]
+    """64 pixels at 14 bits to R, G, B. kind: 0 YUV, 1 grey, 2 GBR. Loops the compiler vectorises."""
     black, cy, crv = color[0], color[1], color[2]
     cbu, cgu, cgv = color[3], color[4], color[5]
     half = int32(1 << 19)
-    for x in range(len(column_place)):
-        yx, ux, vx = y[x], u[x], v[x]
+    top = int32(255)
+    none = int32(0)
+    if kind == 0:
         for r in range(64):
-            if kind == 2:
-                red = int32(int32(cy * int32(vx[r])) + half) >> 20
-                green = int32(int32(cy * int32(yx[r])) + half) >> 20
-                blue = int32(int32(cy * int32(ux[r])) + half) >> 20
-            else:
-                luma = int32(int32(cy * int32(yx[r] - black)) + half)
-                if kind == 1:
-                    red = luma >> 20
-                    green = red
-                    blue = red
-                else:
-                    du = int32(int32(ux[r]) - int32(8192))
-                    dv = int32(int32(vx[r]) - int32(8192))
-                    red = int32(luma + int32(crv * dv)) >> 20
-                    green = int32(luma - int32(cgu * du) - int32(cgv * dv)) >> 20
-                    blue = int32(luma + int32(cbu * du)) >> 20
-            rgb[0, r] = min(max(red, 0), 255)
-            rgb[1, r] = min(max(green, 0), 255)
-            rgb[2, r] = min(max(blue, 0), 255)
+            luma = int32(int32(cy * int32(int32(y[r]) - black)) + half)
+            du = int32(int32(u[r]) - int32(8192))
+            dv = int32(int32(v[r]) - int32(8192))
+            a = int32(int32(luma + int32(crv * dv)) >> int32(20))
+            b = int32(int32(int32(luma - int32(cgu * du)) - int32(cgv * dv)) >> int32(20))
+            c = int32(int32(luma + int32(cbu * du)) >> int32(20))
+            red[r] = min(max(a, none), top)
+            green[r] = min(max(b, none), top)
+            blue[r] = min(max(c, none), top)
+    elif kind == 1:
+        for r in range(64):
+            luma = int32(int32(cy * int32(int32(y[r]) - black)) + half)
+            a = int32(luma >> int32(20))
+            red[r] = min(max(a, none), top)
+            green[r] = red[r]
+            blue[r] = red[r]
+    else:
+        for r in range(64):
+            a = int32(int32(int32(cy * int32(v[r])) + half) >> int32(20))
+            b = int32(int32(int32(cy * int32(y[r])) + half) >> int32(20))
+            c = int32(int32(int32(cy * int32(u[r])) + half) >> int32(20))
+            red[r] = min(max(a, none), top)
+            green[r] = min(max(b, none), top)
+            blue[r] = min(max(c, none), top)
+
+
+@njit(nogil=True, cache=True)
+def _color_strip(  # type: ignore[no-untyped-def]
+    y, u, v, color, kind, rows, row, row_place, column_place, step, flat, rgb
+):
+    """14-bit planes [columns, 64] to bytes at their places in the flat patches."""
+    red, green, blue = rgb[0], rgb[1], rgb[2]
+    for x in range(len(column_place)):
+        _color_line(y[x], u[x], v[x], color, kind, red, green, blue)
         place = column_place[x]
         for r in range(rows):
             at = place + row_place[row + r]
-            flat[at] = rgb[0, r]
-            flat[at + step] = rgb[1, r]
-            flat[at + 2 * step] = rgb[2, r]
+            flat[at] = red[r]
+            flat[at + step] = green[r]
+            flat[at + 2 * step] = blue[r]
 
 
 @njit(nogil=True, cache=True)
@@ -137,9 +170,9 @@ def _write(  # type: ignore[no-untyped-def]
     row_place, column_place, step, flat,
 ):  # fmt: skip
     height, width = len(row_place), len(column_place)
-    widest = max(widths[0], widths[1], 64)
+    widest = (max(widths[0], widths[1], 64) + 3) // 4 * 4
     line = np.empty(widest, np.int32)
-    strip = np.empty((64, widest), np.int16)
+    strip = np.zeros((64, widest), np.int16)
     turned = np.zeros((widest, 64), np.int16)
     out = np.empty((3, width, 64), np.int16)
     rgb = np.empty((3, 64), np.uint8)
