@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from zephon_mm import Batch, Loader, load_yaml, merge_states
+from zephon_mm import Batch, Loader, merge_states
+from zephon_mm.config import load_yaml
 
 
 def parse() -> argparse.Namespace:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -64,9 +65,17 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
 def environment() -> dict[str, str]:
     paths = [str(ROOT), str(ROOT / "kernels"), os.environ.get("PYTHONPATH", "")]
     quiet = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    quiet |= {**alone, "MASTER_PORT": str(free_port())}
     return {**os.environ, **quiet, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
@@ -117,13 +126,18 @@ def losses(output: str) -> dict[int, float]:
 
 
 def test_it_resumes_on_another_number_of_ranks(config: Path, tmp_path: Path) -> None:
-    def command(ranks: int, steps: int, folder: str) -> list[str | Path]:
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        flags = ["--steps", str(steps), "--checkpoint", tmp_path / folder, "--lr", "1e-3"]
-        return [*launch, "--nproc-per-node", str(ranks), EXAMPLE, config, *flags]
+    def flags(steps: int, folder: str) -> list[str | Path]:
+        return ["--steps", str(steps), "--checkpoint", tmp_path / folder, "--lr", "1e-3"]
 
-    whole, first = run_all([command(1, 4, "whole"), command(2, 2, "stopped")])
-    (rest,) = run_all([command(3, 4, "stopped")])
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    alone = [sys.executable, EXAMPLE, config]  # one rank needs no launcher
+    whole, first = run_all(
+        [
+            [*alone, *flags(4, "whole")],
+            [*torchrun, "--nproc-per-node", "2", EXAMPLE, config, *flags(2, "stopped")],
+        ]
+    )
+    (rest,) = run_all([[*alone, *flags(4, "stopped")]])
     assert losses(first).keys() == {0, 1} and losses(rest).keys() == {2, 3}
     assert {**losses(first), **losses(rest)} == pytest.approx(losses(whole), abs=2e-4)
 

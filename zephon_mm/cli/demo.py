@@ -32,7 +32,7 @@ def demo(
         list[str] | None, typer.Argument(help="More shards, after --data.", show_default=False)
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for all that is written.")] = Path("demo_out"),
-    steps: Annotated[int, typer.Option(min=2, help="Steps to train; it stops half-way.")] = 6,
+    steps: Annotated[int, typer.Option(min=2, help="Steps to train; it stops half-way.")] = 4,
 ) -> None:
     """Build shards of real photos and clips, train a tiny Qwen3-VL on them, stop, and resume.
 
@@ -58,7 +58,7 @@ def demo(
         tokenizer = load_tokenizer(out / "tokenizer")
     config = demo_config(sources, out / "tokenizer", SEED)
     write_yaml(config, out / "demo.yaml")
-    show.print(_mixture(config, _manifests(config, show)))
+    show.print(_mixture(config, _manifests(config, show, force=not data)))
     show.print(f"tokeniser: {what}, {len(tokenizer):,} tokens\n")
 
     resumed, whole = _runs(config, out, steps, show)
@@ -100,8 +100,8 @@ def _sources(urls: Sequence[str], out: Path, show: Console) -> list[Source]:
     return sources
 
 
-def _manifests(config: DataConfig, show: Console) -> list[Manifest]:
-    """Index every source."""
+def _manifests(config: DataConfig, show: Console, force: bool) -> list[Manifest]:
+    """Index every source; with ``force``, also where an earlier version's index lies."""
     from ..media.probe import probe_member
     from ..shards import ShardDone, open_source
 
@@ -113,7 +113,7 @@ def _manifests(config: DataConfig, show: Console) -> list[Manifest]:
             def advance(done: ShardDone, task: object = task) -> None:
                 bar.update(task, advance=1, total=done.num_shards)  # type: ignore[arg-type]
 
-            manifest = open_source(source, probe=probe_member, progress=advance)
+            manifest = open_source(source, probe=probe_member, progress=advance, force=force)
             bar.update(task, total=len(manifest.shards), completed=len(manifest.shards))
             manifests.append(manifest)
     return manifests
