@@ -114,7 +114,7 @@ def _resize_strip(  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _color_line(y, u, v, color, kind, red, green, blue):  # type: ignore[no-untyped-def]
-    """64 pixels at 14 bits to R, G, B. kind: 0 YUV, 1 grey, 2 GBR. Loops the compiler vectorises."""
+    """64 pixels at 14 bits to R, G, B. kind: 0 YUV, 1 grey, 2 GBR. The compiler vectorises it."""
     black, cy, crv = color[0], color[1], color[2]
     cbu, cgu, cgv = color[3], color[4], color[5]
     half = int32(1 << 19)

@@ -60,10 +60,12 @@ def plan_runs(info: VideoInfo, wanted: Sequence[int], back_off: int = 0) -> list
     runs: list[_Run] = []
     for frame in wanted:
         packet = int(info.frame_packet[frame])
-        usable = np.flatnonzero((info.key_packet <= packet) & (info.key_frame <= frame))
-        at = len(usable) - 1 - back_off
-        start = int(info.key_packet[usable[at]]) if at >= 0 else 0
-        shown_from = int(info.key_frame[usable[at]]) if at >= 0 else 0
+        at = int(np.searchsorted(info.key_packet, packet, side="right")) - 1
+        while at >= 0 and info.key_frame[at] > frame:
+            at -= 1
+        at -= back_off
+        start = int(info.key_packet[at]) if at >= 0 else 0
+        shown_from = int(info.key_frame[at]) if at >= 0 else 0
         runs.append(_Run(start, packet, shown_from))
     runs.sort(key=lambda run: (run.first, run.last))
     merged: list[_Run] = []
@@ -122,9 +124,6 @@ def _attempt(
 ) -> Iterator[DecodedFrame]:
     """Yield wanted frames and take them out of ``left``. Raises _Failed."""
     runs = plan_runs(info, wanted, back_off)
-    by_packet: dict[int | None, int] = {
-        int(info.frame_packet[i]): i for i in range(info.num_frames)
-    }
     packets = sum(run.last - run.first + 1 for run in runs)
     pixels = packets * info.stored_width * info.stored_height
     if packets > MAX_PACKETS or pixels > MAX_PIXELS:
@@ -132,6 +131,8 @@ def _attempt(
             f"it takes {packets} packets of {info.stored_width}x{info.stored_height} to get these "
             f"frames; the limits are {MAX_PACKETS} packets and {MAX_PIXELS} pixels"
         )
+    frame_of = np.full(info.num_packets, -1, np.int64)  # by packet; -1: shows none
+    frame_of[info.frame_packet] = np.arange(info.num_frames)
     try:
         container, stream = clip.open_clip(data)
     except MediaError as error:
@@ -147,7 +148,7 @@ def _attempt(
                 run = runs[at]
                 if number < run.first:
                     continue
-                keep = back_off > 0 or by_packet.get(number) in left
+                keep = back_off > 0 or int(frame_of[number]) in left
                 context.skip_frame = "DEFAULT" if keep else "NONREF"
                 last = number >= run.last
                 out = context.decode(packet)
@@ -155,8 +156,9 @@ def _attempt(
                     context.skip_frame = "DEFAULT"
                     out += context.decode(None)
                 for frame in out:
-                    index = by_packet.get(clip.number_of(frame))  # None: not shown
-                    if index is None or index < run.shown_from:
+                    source = clip.number_of(frame)
+                    index = -1 if source is None else int(frame_of[source])
+                    if index < run.shown_from:
                         continue
                     _check(frame, index, info)
                     if index in left:

@@ -27,6 +27,15 @@ IMAGE_ERRORS = (
 
 _NOT_THIS_FORMAT = (SyntaxError, IndexError, TypeError, struct.error)  # as Image.open has it
 _ready = threading.Lock()
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 def open_image(data: bytes | bytearray | memoryview, max_pixels: int) -> Image.Image:
@@ -73,7 +82,28 @@ def shown_size(image: Image.Image, data: bytes | bytearray | memoryview) -> tupl
     width, height = image.size
     if image.format == "TIFF":  # Pillow turns these itself, and says so in the size
         return width, height
-    return (height, width) if _orientation(image, data) >= 5 else (width, height)
+    turned = orientation(image, data) in (5, 6, 7, 8)
+    return (height, width) if turned else (width, height)
+
+
+def orientation(image: Image.Image, data: bytes | bytearray | memoryview | None = None) -> int:
+    """The EXIF orientation, 1 … 8; 1 where there is none, or none that can be read.
+
+    ``data``, the file's bytes, spares a PNG from being decoded for it.
+    """
+    try:
+        exif = image.getexif() if data is None else _exif(image, data)
+        value = exif.get(ExifTags.Base.Orientation, 1)
+    except IMAGE_ERRORS:
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """The picture as its EXIF orientation says it is shown, as ``ImageOps.exif_transpose`` does."""
+    image.load()
+    method = _TURNS.get(orientation(image))
+    return image if method is None else image.transpose(method)
 
 
 def describe_error(error: BaseException) -> str:
@@ -84,13 +114,12 @@ def describe_error(error: BaseException) -> str:
     return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 
 
-def _orientation(image: Image.Image, data: bytes | bytearray | memoryview) -> int:
-    if image.format == "PNG":
-        small = _png_without_pixels(memoryview(data))
-        with Image.OPEN["PNG"][0](io.BytesIO(small), "") as header:
-            exif = Image.Image.getexif(header)  # PngImageFile's own would decode the pixels
-            return int(exif.get(ExifTags.Base.Orientation, 1))
-    return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+def _exif(image: Image.Image, data: bytes | bytearray | memoryview) -> Image.Exif:
+    if image.format != "PNG":
+        return image.getexif()
+    small = _png_without_pixels(memoryview(data))
+    with Image.OPEN["PNG"][0](io.BytesIO(small), "") as header:
+        return Image.Image.getexif(header)  # PngImageFile's own would decode the pixels
 
 
 def _png_without_pixels(data: memoryview) -> bytes:

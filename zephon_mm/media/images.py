@@ -17,13 +17,13 @@ from typing import cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 from torchvision.transforms.v2 import functional
 from torchvision.transforms.v2.functional import InterpolationMode
 
 from ..errors import MediaError
 from ..patches import PatchLayout
-from .image_file import IMAGE_ERRORS, describe_error, open_image
+from .image_file import IMAGE_ERRORS, describe_error, open_image, upright
 from .info import ImageInfo
 
 
@@ -46,8 +46,7 @@ def decode_image(
     limit = info.width * info.height if max_pixels is None else max_pixels
     try:
         with open_image(data, limit) as image:
-            image.load()
-            array = np.array(_to_rgb(ImageOps.exif_transpose(image)))
+            array = np.array(_to_rgb(upright(image)))
     except IMAGE_ERRORS as error:
         raise MediaError(
             f"picture can't be decoded: {describe_error(error)}", stage="decode"

@@ -21,7 +21,8 @@ from ..errors import MediaError
 
 VERSION = 1
 IMAGE_EXTENSIONS = frozenset(
-    "apng avif bmp gif j2k jfif jp2 jpe jpeg jpg mpo pbm pgm png pnm ppm tga tif tiff webp".split()
+    "apng avif bmp gif heic heif j2k jfif jp2 jpe jpeg jpg mpo pbm pgm png pnm ppm tga tif tiff "
+    "webp".split()
 )
 VIDEO_EXTENSIONS = frozenset(
     "264 265 3g2 3gp asf avi flv h264 h265 hevc ivf m1v m2ts m2v m4v mkv mov mp4 mpeg mpg mts obu "

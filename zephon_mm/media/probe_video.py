@@ -46,6 +46,7 @@ _TRUSTED = frozenset(("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "mpegts", "flv
 _FFMPEG_NAMES = {"libdav1d": "av1", "libaom-av1": "av1", "libvpx-vp9": "vp9", "libvpx": "vp8"}
 _MAX_PACKETS = 1 << 24
 _MAX_PIXELS = 1 << 42
+_FAR = 1 << 62
 
 
 @dataclass(slots=True)
@@ -158,7 +159,7 @@ def _trusted(
     if int(stream.codec_context.field_order) > 1:  # fields may come in packets of their own
         return False
     pts = table.pts
-    if None in pts or len(set(pts)) < len(pts) or not any(table.shown):
+    if not _usable(pts) or not any(table.shown):
         return False
     if True not in table.key:
         return False
@@ -209,9 +210,9 @@ def _from_output(
 
 def _output_times(table: _Table, order: list[int], stream: VideoStream) -> NDArray[np.int64]:
     for column in (table.pts, table.dts):
-        times = {column[packet] for packet in order}
-        if None not in times and len(times) == len(order):
-            return np.array(sorted(_int(t) for t in times), np.int64)
+        times = [column[packet] for packet in order]
+        if _usable(times):
+            return np.array(sorted(_int(time) for time in times), np.int64)
     rate = stream.average_rate or stream.base_rate or Fraction(25)
     base = Fraction(stream.time_base or Fraction(1, 1000))
     step = max(1, round(1 / (rate * base))) if rate > 0 else 1
@@ -267,12 +268,18 @@ def constant_rate(
     span = int(times[-1])
     for rate in (*hints, Fraction(count - 1) / (span * base)):
         step = 1 / (rate * base)  # ticks a frame
+        if max(step.numerator * count, step.denominator * span) >= _FAR:
+            continue
         off = np.abs(times * step.denominator - np.arange(count) * step.numerator)
-        if step.numerator * count < 1 << 62 and int(off.max()) * 4 <= min(
-            4 * step.denominator, step.numerator
-        ):
+        if int(off.max()) * 4 <= min(4 * step.denominator, step.numerator):
             return rate
     return None
+
+
+def _usable(times: list[int | None]) -> bool:
+    """Whether times are all there, distinct, and no further apart than whole numbers allow."""
+    known = {time for time in times if time is not None}
+    return 0 < len(known) == len(times) and max(known) - min(known) < _FAR
 
 
 def _int(value: int | None) -> int:

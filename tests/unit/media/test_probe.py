@@ -95,7 +95,7 @@ def test_reading_a_probe_loads_no_decoder() -> None:
     code = (
         "import sys; import zephon_mm.media.info, zephon_mm.media.probe, zephon_mm.media.sampling, "
         "zephon_mm.decoders, zephon_mm.media.pixels, zephon_mm.media.verify; "
-        "print([m for m in ('av', 'torch', 'torchvision', 'numba') if m in sys.modules])"
+        "print([m for m in ('av', 'torchvision', 'numba', 'transformers') if m in sys.modules])"
     )
     paths = [p for p in sys.path if p]
     done = subprocess.run(
@@ -359,3 +359,57 @@ def test_png_orientation_after_the_pixels() -> None:
     info = probe_image(moved)
     assert (info.width, info.height) == (6, 10)
     assert tuple(decode_image(moved, info).shape) == (3, 10, 6)
+
+
+def test_orientation_that_makes_no_sense_is_ignored() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 10, 3)).astype(np.uint8)
+    for tag in (0, 9, 65535):
+        file, exif = io.BytesIO(), Image.Exif()
+        exif[0x0112] = tag
+        Image.fromarray(pixels).save(file, "PNG", exif=exif.tobytes())
+        info = probe_image(file.getvalue())
+        assert (info.height, info.width) == (6, 10)
+        assert tuple(decode_image(file.getvalue(), info).shape) == (3, 6, 10)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", exif=b"Exif\0\0" + b"rubbish" * 9)
+    info = probe_image(file.getvalue())
+    assert info.problem is None and verify_member("jpg", file.getvalue(), write_probe(info))
+
+
+def test_broken_bytes_never_raise_and_have_one_probe_and_one_verdict() -> None:
+    import random
+
+    draw = random.Random(7)
+    sources = [("mp4", make_clip(frames=6)), ("mkv", make_clip(frames=6, container="matroska"))]
+    sources += [("avi", make_clip(frames=6, container="avi", codec="mpeg4"))]
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
+    for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP"):
+        file, exif = io.BytesIO(), Image.Exif()
+        exif[0x0112] = 6
+        Image.fromarray(pixels).save(file, kind, exif=exif)
+        sources.append((kind.lower(), file.getvalue()))
+    for _ in range(400):
+        field, whole = draw.choice(sources)
+        data = bytearray(whole)
+        for _ in range(draw.choice([1, 2, 15])):
+            data[draw.randrange(min(len(data), draw.choice([64, 500, 1 << 30])))] ^= (
+                1 << draw.randrange(8)
+            )
+        if draw.random() < 0.2:
+            del data[draw.randrange(len(data)) :]
+        blob = probe_member(field, bytes(data))
+        assert blob is not None and blob == probe_member(field, bytes(data))
+        verdict = verify_member(field, bytes(data), blob)
+        assert verdict == verify_member(field, bytes(data), blob)
+
+
+def test_times_too_far_apart_for_whole_numbers_are_not_believed() -> None:
+    from zephon_mm.media.probe_video import constant_rate
+
+    far = np.array([0, 1 << 40, 1 << 61], np.int64)
+    assert constant_rate(far, Fraction(1, 10**9), [Fraction(30_000, 1001)]) is None
+    assert constant_rate(np.arange(300) * 1001, Fraction(1, 30_000), []) == Fraction(30_000, 1001)
+    ticks = (np.arange(300) * 1000 / 60).round().astype(np.int64)
+    assert constant_rate(ticks, Fraction(1, 1000), [Fraction(25), Fraction(60)]) == 60
+    missing = np.array([0, 1, 2, 4, 5], np.int64)  # one slot of a coarse grid is empty
+    assert constant_rate(missing, Fraction(1, 30), [Fraction(30)]) is None
