@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .backends import (
@@ -30,12 +30,14 @@ from .pipeline import (
     LaneSnapshot,
     RankSteps,
     Report,
+    Restored,
     Step,
+    arrival_capacity,
     loader_stats,
     open_run,
     run_length,
 )
-from .state import LoaderState, check_changes, compare, fingerprint
+from .state import Change, LoaderState, check_changes, compare, fingerprint
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -81,7 +83,7 @@ class Loader:
         self._report = Report(config, self.execution.reject_log)
         self._lanes = lane_range(config.lanes, dp_rank, dp_size)
         self._changes: tuple[tuple[str, Any, Any, int], ...] = ()
-        self._restored: LoaderState | None = None
+        self._restored: Restored | None = None
         self._end: int | None = None
         self._end_known = False
         self._feed: Feed[Step] | None = None
@@ -181,17 +183,17 @@ class Loader:
         changes = compare(read.identity, self._run.identity)
         check_changes(changes, allow)
         self._close_feed()
-        here = read.adapted([s.id for s in self.config.sources]) if changes else read
+        restored = self._adapted(read, changes)
         backend = self._open_backend()
         try:
             lanes = [self._run.lane(number, backend) for number in self._lanes]
-            revivals = [lane.revive(here.lane(lane.number)) for lane in lanes]
+            revivals = [restored.begin(lane) for lane in lanes]
             for revival in revivals:
                 revival.finish()
         finally:
             backend.close()
         self._changes = read.changes + tuple((*change, read.step) for change in changes)
-        self._restored = here if changes else None
+        self._restored = restored if changes else None
         self._end_known = self._end_known and not changes
         self._step = read.step
         self._ring.clear()
@@ -255,6 +257,16 @@ class Loader:
         self._budget = ByteBudget(self.execution.memory_budget)
         return open_backend(
             self.execution.backend, workers=self.execution.workers, budget=self._budget
+        )
+
+    def _adapted(self, state: LoaderState, changes: Sequence[Change]) -> Restored:
+        """The state as this config goes on from it."""
+        if not changes:
+            return Restored(state)
+        shorter = any(change.field == "sequence_length" for change in changes)
+        return Restored(
+            state.adapted([source.id for source in self.config.sources]),
+            arrival_capacity(self.config, state.step) if shorter else None,
         )
 
     def _known_end(self) -> int | None:

@@ -1,9 +1,10 @@
 """From plan to batches: a lane's documents, a rank's steps, and the length of a finite run."""
 
 from .count import count_steps
-from .lane import Lane, LaneSnapshot, Measure
+from .lane import Lane, LaneSnapshot, Measure, arrival_capacity
 from .length import run_length
 from .report import Report
+from .revival import Restored, Revival
 from .run import Run, open_run
 from .stats import loader_stats
 from .steps import Collate, RankSteps, Step
@@ -15,8 +16,11 @@ __all__ = [
     "Measure",
     "RankSteps",
     "Report",
+    "Restored",
+    "Revival",
     "Run",
     "Step",
+    "arrival_capacity",
     "count_steps",
     "loader_stats",
     "open_run",

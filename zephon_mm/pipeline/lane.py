@@ -15,10 +15,9 @@ from itertools import islice
 
 from ..backends import Backend, OrderedMap, Ticket
 from ..config import DataConfig, schedule_min
-from ..errors import StateError
 from ..plan import LaneCursor, Plan
-from ..sample import MeasuredDocument, Measurement, Rejected, SampleRef
-from ..sequencer import HARD_CAP, LiveRef, Piece, Recipe, Sequencer, SequencerState
+from ..sample import Measurement, Rejected, SampleRef
+from ..sequencer import HARD_CAP, Piece, Recipe, Sequencer, SequencerState
 from ..sequencer.cutting import Relayout
 from ..state import LaneState, LiveDocument
 
@@ -48,7 +47,7 @@ class LaneSnapshot:
             quarantined_in_row=state.quarantined_in_row,
             live=tuple(_live(piece) for piece in state.pool),
             rest=_live(state.rest) if state.rest else None,
-            checksum=_checksum(state.pool, state.rest),
+            checksum=live_checksum(state.pool, state.rest),
             digest=state.digest,
             ended=state.ended,
         ).encode()
@@ -128,9 +127,17 @@ class Lane:
         self._cursor = snapshot.cursor.copy()
         self._sequencer.restore(snapshot.sequencer)
 
-    def revive(self, state: LaneState) -> Revival:
-        """Begin to go on from a checkpoint: its live documents are being measured again."""
-        return Revival(self, state, self._plan, self._measure, self._backend)
+    def measure_again(
+        self, draws: Sequence[tuple[int, int]]
+    ) -> tuple[list[SampleRef], list[Ticket[Sequence[Measurement | Exception]]]]:
+        """Find draws, given as (source, position), again, and begin to measure them."""
+        refs = [self._plan.ref(self.number, *draw) for draw in draws]
+        return refs, [self._backend.submit(self._measure, b) for b in _blocks(iter(refs))]
+
+    @property
+    def sequencer(self) -> Sequencer:
+        """The lane's sequencer."""
+        return self._sequencer
 
     def close(self) -> None:
         """Cancel what is measured ahead."""
@@ -150,78 +157,6 @@ class Lane:
         self._block.popleft()
         self._plan.advance(self._cursor, found.ref)
         return found
-
-
-class Revival:
-    """A lane being restored from a checkpoint; `finish` waits for its live documents.
-
-    Only they are read: at most `HARD_CAP`, however far the run had come.
-    """
-
-    def __init__(
-        self, lane: Lane, state: LaneState, plan: Plan, measure: Measure, backend: Backend
-    ) -> None:
-        self._lane = lane
-        self._state = state
-        self._live = [*state.live, *([state.rest] if state.rest else [])]
-        draws = dict.fromkeys((live.source, live.position) for live in self._live)
-        self._refs = {draw: plan.ref(lane.number, *draw) for draw in draws}
-        self._tickets: list[Ticket[Sequence[Measurement | Exception]]] = [
-            backend.submit(measure, block) for block in _blocks(iter(self._refs.values()))
-        ]
-
-    def finish(self) -> None:
-        """Put the lane where the checkpoint was.
-
-        Raises:
-            StateError: a live document no longer measures as it did.
-        """
-        measured = [item for ticket in self._tickets for item in ticket.result()]
-        documents: dict[tuple[int, int], MeasuredDocument] = {}
-        for draw, item in zip(self._refs, measured, strict=True):
-            if isinstance(item, Exception):
-                raise item
-            if isinstance(item, Rejected):
-                raise StateError(
-                    f"{item.shard}, key {item.key!r}: waited to be packed when the state was saved "
-                    f"and is now {item.outcome} at stage {item.stage}: {item.reason}"
-                )
-            documents[draw] = item
-        state, lane = self._state, self._lane
-        pieces = [
-            lane._sequencer.revive(
-                LiveRef(
-                    self._refs[draw],
-                    live.start,
-                    live.stop or len(documents[draw].tokens),
-                    live.fitted,
-                ),
-                documents[draw],
-            )
-            for live in self._live
-            for draw in [(live.source, live.position)]
-        ]
-        rest = pieces.pop() if state.rest else None
-        if _checksum(pieces, rest) != state.checksum:
-            raise StateError(
-                f"lane {lane.number}: the {len(self._live)} documents that waited to be packed do "
-                "not measure as they did when the state was saved (another version of the "
-                "tokenizer, of a library or of a user's format function?)"
-            )
-        lane.resume(
-            LaneSnapshot(
-                LaneCursor(lane.number, state.draw, list(state.positions)),
-                SequencerState(
-                    num_sequences=state.num_sequences,
-                    pool=tuple(pieces),
-                    rest=rest,
-                    quarantined_in_row=state.quarantined_in_row,
-                    counts=state.counts,
-                    digest=state.digest,
-                    ended=state.ended,
-                ),
-            )
-        )
 
 
 def arrival_capacity(config: DataConfig, step: int) -> int:
@@ -245,7 +180,8 @@ def _live(piece: Piece) -> LiveDocument:
     return LiveDocument(ref.source, ref.position, piece.start, piece.stop, piece.fitted)
 
 
-def _checksum(pool: Sequence[Piece], rest: Piece | None) -> bytes:
+def live_checksum(pool: Sequence[Piece], rest: Piece | None) -> bytes:
+    """16 bytes over the measurements of what waits."""
     digest = hashlib.blake2b(digest_size=16)
     for piece in [*pool, *([rest] if rest else [])]:
         digest.update(piece.document.digest)

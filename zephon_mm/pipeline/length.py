@@ -11,10 +11,11 @@ from typing import Literal
 from ..backends import Backend
 from ..config import ExecutionConfig
 from ..shards import cache_path
-from ..state import LoaderState, fingerprint
+from ..state import fingerprint
 from .count import count_steps
 from .lane import Lane
 from .progress import Bar
+from .revival import Restored
 from .run import Run
 
 
@@ -25,7 +26,7 @@ def run_length(
     *,
     dp_rank: int,
     dp_size: int,
-    restored: LoaderState | None = None,
+    restored: Restored | None = None,
 ) -> int | None:
     """The number of the step at which the run ends; None: it has no end, or it is not counted.
 
@@ -55,11 +56,11 @@ def run_length(
     return known if stop.num_steps is None else min(known, stop.num_steps)
 
 
-def _count(run: Run, backend: Backend, lanes: Iterable[int], restored: LoaderState | None) -> int:
+def _count(run: Run, backend: Backend, lanes: Iterable[int], restored: Restored | None) -> int:
     def make_lane(number: int) -> Lane:
         lane = run.lane(number, backend, window=4)
         if restored is not None:
-            lane.revive(restored.lane(number)).finish()
+            restored.begin(lane).finish()
         return lane
 
     numbers = list(lanes)
@@ -68,7 +69,7 @@ def _count(run: Run, backend: Backend, lanes: Iterable[int], restored: LoaderSta
             run.config,
             make_lane,
             numbers,
-            first_step=restored.step if restored is not None else 0,
+            first_step=restored.state.step if restored is not None else 0,
             progress=lambda lane: bar.advance(),
         )
 

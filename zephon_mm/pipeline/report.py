@@ -78,7 +78,7 @@ class Report:
             self.entries.append(entry)
             if self._path is not None:
                 if self._file is None:
-                    self._file = self._path.open("a", encoding="utf-8")
+                    self._file = self._path.open("a", encoding="utf-8", errors="backslashreplace")
                 self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
                 self._file.flush()
         level = logging.INFO if outcome == "filtered" else logging.WARNING

@@ -12,11 +12,18 @@ sequences of tokens, with ``k`` sequences emitted so far: the first batch needs 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from ..config import Packing
-from ..errors import DocumentTooLongError, SampleError, TooManyQuarantinedError, ZephonError
+from ..errors import (
+    DocumentTooLongError,
+    SampleError,
+    StateError,
+    TooManyQuarantinedError,
+    ZephonError,
+)
 from ..sample import MeasuredDocument, Measurement, Rejected, SampleRef
 from . import packing as packer
 from .cutting import Relayout, has_targets, medium_limit, next_cut, num_patches, truncate
@@ -163,6 +170,12 @@ class Sequencer:
             self._max_patches,
             self.packing.order,
         )
+        if not chosen:
+            oldest = self._pool[0]
+            raise ZephonError(
+                f"lane {self.lane}: a piece of {oldest.num_tokens} tokens and {oldest.patches} "
+                f"patches waits for a sequence of {sequence_length} tokens that it does not fit"
+            )
         pieces = tuple(self._pool[i] for i in chosen)
         taken = set(chosen)
         self._pool = [piece for i, piece in enumerate(self._pool) if i not in taken]
@@ -200,6 +213,46 @@ class Sequencer:
         if live.fitted:
             document = self._fit(document, live.fitted)
         return self._piece(document, live.start, live.stop, live.fitted)
+
+    def shrink(self, live: Sequence[tuple[LiveRef, MeasuredDocument]], capacity: int) -> None:
+        """Make what waits fit shorter sequences than it was cut for; only right after `restore`.
+
+        Args:
+            live: the waiting pieces, the document being cut last, with their documents as measured.
+            capacity: tokens of the shortest sequence ahead.
+
+        Raises:
+            StateError: a part of a document that was cut holds a medium that no longer fits.
+        """
+        self._pool, self._rest = [], None
+        for reference, document in live:
+            self._pool += self._readmit(reference, document, capacity)
+
+    def _readmit(self, live: LiveRef, document: MeasuredDocument, capacity: int) -> list[Piece]:
+        piece = self.revive(live, document)
+        if piece.num_tokens <= capacity:
+            return [piece]
+        if piece.start == 0 and piece.stop == len(piece.document.tokens):
+            first = self._admit(document, capacity)
+            pieces = [first] if first is not None else []
+            while self._rest is not None:
+                part = self._cut(self._rest)
+                pieces += [part] if part is not None else []
+            return pieces
+        cuts = [piece.start]
+        try:
+            while cuts[-1] < piece.stop:
+                cut = next_cut(piece.document, cuts[-1], capacity, self._max_patches)
+                cuts.append(min(cut, piece.stop))
+        except ValueError as error:
+            raise StateError(
+                f"{document.shard}, key {document.key!r}: part of it waits to be packed and can't "
+                f"be cut for sequences of {capacity} tokens ({error}): shorten sequence_length a "
+                "few hundred steps later"
+            ) from error
+        return [
+            self._piece(piece.document, start, stop, piece.fitted) for start, stop in pairwise(cuts)
+        ]
 
     @property
     def _max_patches(self) -> int:

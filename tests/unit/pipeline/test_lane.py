@@ -14,7 +14,7 @@ from zephon_mm import rng
 from zephon_mm.backends import Backend, SerialBackend, open_backend
 from zephon_mm.config import DataConfig, Packing, Source, Stop
 from zephon_mm.errors import StateError, StorageError, TooManyQuarantinedError
-from zephon_mm.pipeline import Lane, count_steps
+from zephon_mm.pipeline import Lane, Revival, count_steps
 from zephon_mm.plan import Plan, SourceShape
 from zephon_mm.sample import MeasuredDocument, Measurement, Rejected, SampleRef
 from zephon_mm.sequencer import Recipe
@@ -92,7 +92,7 @@ def row(recipe: Recipe | None) -> object:
 
 
 def revived(lane: Lane, data: bytes) -> Lane:
-    lane.revive(LaneState.decode(data)).finish()
+    Revival(lane, LaneState.decode(data)).finish()
     return lane
 
 

@@ -1,0 +1,214 @@
+"""Bad input: a message that says what to do, and nothing lost or skipped in silence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zephon_mm import (
+    ConfigError,
+    DataConfig,
+    ExecutionConfig,
+    Loader,
+    ShardIndexError,
+    Source,
+    StateError,
+    Stop,
+    ZephonError,
+)
+from zephon_mm.cli.digest import Ranks, step_digest
+from zephon_mm.errors import DocumentTooLongError, ShardChangedError
+
+from . import media
+
+SERIAL = ExecutionConfig(backend="serial")
+
+
+@pytest.fixture
+def config(tmp_path: Path, tokenizer_folder: Path) -> DataConfig:
+    urls = media.write(tmp_path, "t", media.texts(60), 2)
+    return DataConfig(
+        sources=(Source(id="t", urls=urls, format="text"),),
+        model="qwen3_vl",
+        tokenizer=str(tokenizer_folder),
+        sequence_length=256,
+        global_batch=12,
+        lanes=4,
+        stop=Stop(epochs=1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "qwen9_vl"}, "must be one of qwen2_5_vl, qwen3_vl"),
+        ({"tokenizer": "/no/such/folder"}, "no such folder"),
+        ({"global_batch": 10}, "nearest: 8 or 12"),
+        ({"lanes": 0}, "lanes"),
+        ({"template": "{media}"}, "text"),
+        ({"sources": ()}, "at least one"),
+    ],
+)
+def test_config_errors_say_what_to_do(
+    config: DataConfig, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Loader(replace(config, **changes), SERIAL)
+
+
+@pytest.mark.parametrize(
+    "urls", ["nothing-{0..3}.tar", "no/such/folder/*.tar", "s3://bucket/x.tar"]
+)
+def test_urls_that_name_nothing(config: DataConfig, tmp_path: Path, urls: str) -> None:
+    named = urls if "://" in urls else str(tmp_path / urls)
+    source = replace(config.sources[0], urls=named)
+    with pytest.raises(ZephonError) as caught:
+        Loader(replace(config, sources=(source,)), SERIAL)
+    assert "tar" in str(caught.value)
+
+
+def test_a_batch_that_the_ranks_do_not_divide(config: DataConfig) -> None:
+    with pytest.raises(ConfigError, match="nearest that do: 4, 6"):
+        Loader(config, SERIAL, dp_rank=0, dp_size=5)
+    with pytest.raises(ConfigError, match="dp_rank"):
+        Loader(config, SERIAL, dp_rank=4, dp_size=4)
+
+
+def test_only_empty_sources(config: DataConfig, tmp_path: Path) -> None:
+    source = replace(config.sources[0], urls=media.write(tmp_path, "none", iter([]), 1))
+    with pytest.raises(ConfigError, match="empty"):
+        Loader(replace(config, sources=(source,)), SERIAL)
+
+
+def test_a_cut_shard_is_refused_or_kept_in_part(config: DataConfig, tmp_path: Path) -> None:
+    whole = (tmp_path / "t-0.tar").read_bytes()
+    (tmp_path / "cut.tar").write_bytes(whole[: len(whole) * 2 // 3 // 512 * 512 + 100])
+    source = replace(config.sources[0], urls=str(tmp_path / "cut.tar"))
+    with pytest.raises(ShardIndexError, match=r"cut\.tar at byte \d+"):
+        Loader(replace(config, sources=(source,)), SERIAL)
+    kept = replace(config, sources=(replace(source, allow_truncated=True),))
+    with Loader(kept, SERIAL) as loader:
+        keys = [d.key for b in loader for row in b.documents for d in row if not d.token_start]
+        counts = loader.stats()["sources"]["t"]
+    assert len(keys) == len(set(keys)) == counts["delivered"] > 10
+    assert counts["quarantined"] <= 1
+
+
+def flip(path: Path, old: bytes, new: bytes) -> None:
+    data = path.read_bytes()
+    assert old in data and len(old) == len(new)
+    path.write_bytes(data.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads"])
+def test_a_shard_that_changes_is_an_error_at_its_place(
+    config: DataConfig, tmp_path: Path, backend: str
+) -> None:
+    execution = ExecutionConfig(backend=backend, workers=2)  # type: ignore[arg-type]
+    with Loader(config, SERIAL) as loader:
+        clean = [step_digest([batch], pixels=True) for batch in loader]
+    flip(tmp_path / "t-1.tar", b"people", b"PEOPLE")
+    found = []
+    with (
+        Loader(config, execution) as loader,
+        pytest.raises(ShardChangedError, match=r"t-1\.tar"),
+    ):
+        for batch in loader:
+            found.append(step_digest([batch], pixels=True))
+    assert found == clean[: len(found)]
+
+
+def test_a_shard_of_another_size_names_the_way_out(config: DataConfig, tmp_path: Path) -> None:
+    Loader(config, SERIAL).close()
+    with (tmp_path / "t-0.tar").open("ab") as shard:
+        shard.write(bytes(1024))
+    with pytest.raises(ShardIndexError, match="index --force"), Loader(config, SERIAL) as loader:
+        list(loader)
+
+
+def test_a_quarantined_sample_may_stop_the_run(config: DataConfig, tmp_path: Path) -> None:
+    samples = [{"json": b"{broken"}, *({"json": {"text": media.sentence(i, 30)}} for i in range(9))]
+    source = replace(config.sources[0], urls=media.write(tmp_path, "bad", iter(samples), 1))
+    strict = replace(config, sources=(source,), on_bad_sample="raise")
+    with pytest.raises(ZephonError, match="bad00000"), Loader(strict, SERIAL) as loader:
+        list(loader)
+    log = tmp_path / "rejects.jsonl"
+    lenient = replace(strict, on_bad_sample="quarantine")
+    with Loader(lenient, replace(SERIAL, reject_log=str(log))) as loader:
+        list(loader)
+        assert loader.stats()["sources"]["t"]["quarantined"] == 1
+    assert log.read_text().count("\n") == 1 and "bad00000" in log.read_text()
+
+
+def test_too_long_documents_may_stop_the_run(config: DataConfig) -> None:
+    short = replace(config, sequence_length=64, packing=replace(config.packing, over_long="error"))
+    with pytest.raises(DocumentTooLongError, match="over_long"), Loader(short, SERIAL) as loader:
+        list(loader)
+
+
+def test_a_state_of_another_run_names_every_field(config: DataConfig) -> None:
+    with Loader(config, SERIAL) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    other = replace(
+        config, seed=9, sequence_length=512, sources=(replace(config.sources[0], id="u"),)
+    )
+    with Loader(other, SERIAL) as loader, pytest.raises(StateError) as caught:
+        loader.load_state_dict(state)
+    for field in ("seed", "sequence_length", "sources.t.", "sources.u."):
+        assert field in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("allow", "changes"),
+    [
+        (["weights"], {}),
+        (["sequence_length"], {"sequence_length": 512}),
+        (["sequence_length"], {"sequence_length": 128}),
+        (["global_batch"], {"global_batch": 24}),
+        (["stop"], {"stop": Stop(epochs=2)}),
+        (["sources", "weights"], {}),
+    ],
+)
+def test_a_change_that_is_allowed_applies_from_the_saved_head_on(
+    config: DataConfig, tmp_path: Path, allow: list[str], changes: dict[str, Any]
+) -> None:
+    more = Source(id="m", urls=media.write(tmp_path, "m", media.texts(30), 1), format="text")
+    before = replace(config, sources=(*config.sources, more))
+    after = replace(before, **changes)
+    if allow == ["weights"]:
+        after = replace(before, sources=(before.sources[0], replace(more, weight=5.0)))
+    if "sources" in allow:
+        added = Source(id="a", urls=media.write(tmp_path, "a", media.texts(20), 1), format="text")
+        after = replace(before, sources=(added, *before.sources))
+    with Loader(before, SERIAL) as loader:
+        iterator = iter(loader)
+        seen = [d for _ in range(2) for row in next(iterator).documents for d in row]
+        state = loader.state_dict()
+    with Loader(after, SERIAL) as loader:
+        if allow != ["sources", "weights"]:
+            with pytest.raises(StateError):
+                loader.load_state_dict(state)
+    runs = []
+    for dp_size in (1, 3):
+        with Ranks(after, ExecutionConfig(workers=2), dp_size) as ranks:
+            for loader in ranks._loaders:
+                loader.load_state_dict(state, allow=allow)
+            ranks.step = 2
+            ranks._iterators = [iter(loader) for loader in ranks._loaders]
+            digests, documents = [], []
+            while (batches := ranks.next()) is not None:
+                digests.append(step_digest(batches, pixels=True))
+                documents += [d for b in batches for row in b.documents for d in row]
+            saved = ranks.state()
+        runs.append(digests)
+    assert runs[0] == runs[1]
+    recorded = {change[0] for change in saved["changes"]}
+    assert recorded and all(change[3] == 2 for change in saved["changes"])
+    epochs = 2 if "stop" in allow else 1
+    sizes = {"t": 60, "m": 30} | ({"a": 20} if "sources" in allow else {})
+    starts = [(d.source, d.key, d.epoch) for d in [*seen, *documents] if d.token_start == 0]
+    assert len(starts) == len(set(starts)) == epochs * sum(sizes.values())
