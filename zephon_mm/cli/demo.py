@@ -195,14 +195,14 @@ def _contents(batch: Batch) -> Table:
 
 def _comparison(resumed: Sequence[StepResult], whole: Sequence[StepResult], stop: int) -> Table:
     table = Table(title=f"with a stop before step {stop}, and without", title_justify="left")
-    for name in ("step", "batch, with the stop", "without", "loss, with the stop", "without", ""):
+    for name in ("step", "batch: stop", "no stop", "loss: stop", "no stop", ""):
         table.add_column(name, justify="right" if name == "step" else "left")
     for one, other in zip(resumed, whole, strict=True):
         same = (one.digest, one.loss) == (other.digest, other.loss)
         table.add_row(
             str(one.step),
-            one.digest[:16],
-            other.digest[:16],
+            one.digest[:12],
+            other.digest[:12],
             f"{one.loss:.7f}",
             f"{other.loss:.7f}",
             "[green]equal[/]" if same else "[bold red]differs[/]",

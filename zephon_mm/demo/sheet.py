@@ -19,7 +19,7 @@ from ..patches import PatchLayout
 
 WIDTH = 1200
 MARGIN = 20
-THUMB = 130
+THUMB = 108
 LINE = 20
 MAX_LINES = 5
 INK, FAINT, PAPER, PAD = (25, 25, 25), (150, 150, 150), (255, 255, 255), (225, 225, 225)
@@ -193,13 +193,13 @@ def _words(
             span = spans[at]
             frames = f", {len(span.frames)} frames" if span.frames else ""
             high, wide = span.size
-            yield f"[{span.kind} {wide}×{high}{frames}: {span.stop - span.start} tokens] ", False
+            yield f"[{span.kind} {wide} by {high}{frames}: {span.stop - span.start} tokens] ", False
             at = span.stop
             continue
         trained, end = labels[at] != IGNORE, at
         while end < document.stop and end not in spans and (labels[end] != IGNORE) == trained:
             end += 1
-        text = tokenizer.decode(ids[at:end]).replace("\n", " ¶ ")
+        text = tokenizer.decode(ids[at:end]).replace("\n", " ")
         for word in text.split(" "):
             yield word + " ", trained
         at = end

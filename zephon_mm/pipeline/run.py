@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from ..backends import Backend
 from ..config import DataConfig, ExecutionConfig, Source
-from ..media.probe import probe_member
 from ..models import ModelFamily, Tokenizer, build_family, load_tokenizer
 from ..plan import Plan, SourceShape
 from ..sample import Rejected
@@ -94,6 +93,8 @@ def open_run(
         ConfigError: a path names nothing, the tokenizer is missing, every source is empty.
         ShardIndexError: a shard is broken, or its index is stale.
     """
+    from ..media.probe import probe_member  # Pillow, with it
+
     tokenizer = load_tokenizer(config.tokenizer)
     family = build_family(config, tokenizer)
     manifests = tuple(_open_source(source, execution, progress) for source in config.sources)
