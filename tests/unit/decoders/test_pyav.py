@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import io
 import random
 import threading
 from pathlib import Path
 
+import av
 import numpy as np
 import psutil
 import pytest
@@ -281,3 +283,86 @@ def test_a_problem_in_the_probe_is_told() -> None:
 def test_unknown_decoder() -> None:
     with pytest.raises(ConfigError, match="choose one of pyav"):
         load_decoder("quicktime")
+
+
+def hide(data: bytes, numbers: tuple[int, ...]) -> bytes:
+    """A VP8 clip with the show bit of some packets cleared, as alternate references have it."""
+    out = bytearray(data)
+    with av.open(io.BytesIO(data)) as container:
+        packets = [p for p in container.demux(video=0) if p.size]
+        for number in numbers:
+            coded = bytes(packets[number])
+            at = data.index(coded)
+            assert coded[0] & 0x10 and data.count(coded) == 1
+            out[at] &= 0xEF
+    return bytes(out)
+
+
+def test_packets_that_are_never_shown_are_no_frames() -> None:
+    data = hide(make_clip(codec="libvpx", container="webm", options={"g": "8"}), (3, 9, 17))
+    info = info_of(data)
+    want = all_frames(data)
+    assert (info.num_packets, info.num_frames, len(want)) == (24, 21, 21)
+    assert not info.synthetic_pts
+    check_orders(data, info, want, "hidden")
+
+
+@pytest.mark.parametrize(
+    ("first", "shown"),
+    [
+        (0b10000110, True), (0b10000100, False), (0b10001000, True),  # shown, hidden, shown again
+        (0b10110001, True), (0b10110000, False), (0b10110100, True),  # profile 3: a bit later
+    ],
+)  # fmt: skip
+def test_vp9_headers_say_what_is_shown(first: int, shown: bool) -> None:
+    from zephon_mm.media.probe_video import is_shown
+
+    assert is_shown("vp9", memoryview(bytes((first, 1, 2, 3)))) == shown
+    assert is_shown("vp9", memoryview(bytes((0b10000100, 9, 0xC0, 1, 0xC0))))  # a superframe
+    assert is_shown("h264", memoryview(b"\0"))
+
+
+def test_early_leaving_never_hangs_with_torch_loaded(cases: Path) -> None:
+    """V14: three frames and away, fifty times, here and in a thread."""
+    import torch
+
+    assert torch.__version__
+    data = (cases / "inputs/V01/clip.mp4").read_bytes()
+    info = info_of(data)
+
+    def visit() -> None:
+        for _ in range(50):
+            frames = DECODER.stream(data, info, range(30))
+            for _ in range(3):
+                next(frames)
+            frames.close()  # type: ignore[attr-defined]
+
+    visit()
+    thread = threading.Thread(target=visit)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_forked_children_decode_what_the_parent_probed(cases: Path) -> None:
+    """V01: nothing made before the fork is used after it."""
+    import multiprocessing
+
+    data = (cases / "inputs/V01/clip.mp4").read_bytes()
+    info = info_of(data)
+    want = verdict(data, info, [0, 15, 29])
+    context = multiprocessing.get_context("fork")
+    with context.Pool(2) as pool:
+        jobs = [pool.apply_async(verdict, (data, info, [0, 15, 29])) for _ in range(20)]
+        assert all(job.get(timeout=60) == want for job in jobs)
+
+
+def test_memory_is_that_of_a_few_frames(cases: Path) -> None:
+    """Z07: what headers claim is never allocated."""
+    for name in ("no_duration.webm", "sample_fragmented.mp4"):
+        data = (cases / "media/video" / name).read_bytes()
+        before = psutil.Process().memory_info().rss
+        info = info_of(data)
+        spread = np.linspace(0, info.num_frames - 1, 4).astype(int).tolist()
+        assert len(DECODER.decode(data, info, spread)) == 4
+        assert psutil.Process().memory_info().rss - before < 120_000_000

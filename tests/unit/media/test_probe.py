@@ -11,6 +11,7 @@ from pathlib import Path
 
 import av
 import numpy as np
+import psutil
 import pytest
 from PIL import Image, ImageOps
 
@@ -313,12 +314,14 @@ def test_bombs_are_refused_without_memory(cases: Path) -> None:
     for path in bombs:
         data = path.read_bytes()
         probe_image(data)
+        before = psutil.Process().memory_info().rss
         tracemalloc.start()
         info = probe_image(data)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert info.problem and "pixels" in info.problem
         assert peak < 3 * len(data) + 1_000_000
+        assert psutil.Process().memory_info().rss - before < 16_000_000
 
 
 def test_the_bound_is_an_argument_and_the_global_stays() -> None:
