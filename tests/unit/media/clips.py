@@ -52,7 +52,8 @@ def make_clip(
         for i in range(frames):
             picture = np.kron(np.roll(base, i, 1), np.ones((8, 8, 1), np.uint8))
             picture = np.ascontiguousarray(picture[:height, :width])
-            picture[: max(1, height // 4), : max(1, width * (i + 1) // (frames + 1))] = 255 - i % 256
+            wide = max(1, width * (i + 1) // (frames + 1))
+            picture[: max(1, height // 4), :wide] = 255 - i % 256
             frame = av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(format=pix_fmt)
             frame.pts = i if pts is None else pts[i]
             frame.time_base = time_base or Fraction(1, rate)
