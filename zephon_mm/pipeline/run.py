@@ -76,7 +76,9 @@ def _open_source(source: Source, execution: ExecutionConfig, progress: Progress 
             else:
                 progress(source.id, shard)
 
-        return open_source(source, cache_dir=execution.cache_dir, probe=probe_member, progress=done)
+        from ..media.probe import probe_member  # Pillow, with it
+
+    return open_source(source, cache_dir=execution.cache_dir, probe=probe_member, progress=done)
 
 
 def open_run(
@@ -93,8 +95,6 @@ def open_run(
         ConfigError: a path names nothing, the tokenizer is missing, every source is empty.
         ShardIndexError: a shard is broken, or its index is stale.
     """
-    from ..media.probe import probe_member  # Pillow, with it
-
     tokenizer = load_tokenizer(config.tokenizer)
     family = build_family(config, tokenizer)
     manifests = tuple(_open_source(source, execution, progress) for source in config.sources)
