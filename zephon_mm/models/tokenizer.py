@@ -12,6 +12,7 @@ control tokens, such as ``<think>``, stay what the tokeniser makes of them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_FILES = ["*.json", "*.jinja", "merges.txt", "vocab.txt", "*.model", "*.tiktoken"]
+_MODEL = re.compile(r'"model"\s*:\s*\{')
 _CONTROL = re.compile(r"<\|[^|<>\s]+\|>")
 
 
@@ -63,10 +65,13 @@ class Tokenizer:
         self._control = re.compile("|".join(map(re.escape, control))) if control else None
         self.eos_id = self._named("eos_token", "<|endoftext|>", "<|im_end|>")
         self.pad_id = self._named("pad_token", "<|endoftext|>", default=self.eos_id)
-        special = [self.eos_id, self.pad_id]
-        identity = {"tokenizer": data, "template": self.chat_template, "special": special}
-        canonical = json.dumps(identity, ensure_ascii=False, separators=(",", ":"))
-        self.digest = hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).digest()
+        identity = {
+            "settings": {k: v for k, v in data.items() if k != "model"},
+            "template": self.chat_template,
+            "special": [self.eos_id, self.pad_id],
+        }
+        canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+        self.digest = hashlib.sha256(canonical.encode() + _model_bytes(text, data)).digest()
 
     def _named(self, field: str, *names: str, default: int | None = None) -> int:
         for name in (self._special_names.get(field), *names):
@@ -222,7 +227,7 @@ def _tokenizer_json(path: str, folder: Path) -> tuple[str, dict[str, Any]]:
     try:
         if file.is_file():
             text = file.read_text(encoding="utf-8")
-            data = json.loads(text)
+            data = _settings(text)
             data["added_tokens"] = data.get("added_tokens") or []
             known = {t["content"] for t in data["added_tokens"]}
             beside = _read_json(folder / "tokenizer_config.json").get("added_tokens_decoder", {})
@@ -243,7 +248,32 @@ def _tokenizer_json(path: str, folder: Path) -> tuple[str, dict[str, Any]]:
             f"({type(error).__name__}: {_first_line(error)}). A folder needs a tokenizer.json; "
             "AutoTokenizer.from_pretrained(…).save_pretrained(folder) writes one"
         ) from error
-    return text, json.loads(text)
+    return text, _settings(text)
+
+
+def _settings(text: str) -> dict[str, Any]:
+    """A ``tokenizer.json`` but for its ``model``: megabytes of vocabulary, which only Rust reads.
+
+    Where ``model`` is not its last key, all of it.
+    """
+    start = _MODEL.search(text)
+    if start is not None:
+        with contextlib.suppress(ValueError):
+            head = json.loads(text[: start.start()].rstrip().rstrip(",") + "}")
+            if "added_tokens" in head and "decoder" in head:
+                return dict(head)
+    return dict(json.loads(text))
+
+
+def _model_bytes(text: str, data: Mapping[str, Any]) -> bytes:
+    """The model's part of the identity: its JSON, however it is indented or escaped."""
+    start = _MODEL.search(text)
+    if "model" in data or start is None or "\\u" in text:
+        model = json.loads(text).get("model")
+        tail = json.dumps({"model": model}, ensure_ascii=False, separators=(",", ":"))[1:]
+    else:
+        tail = text[start.start() :]
+    return tail.encode("utf-8", "surrogatepass").translate(None, b" \t\r\n")
 
 
 def _is_control(token: Mapping[str, Any]) -> bool:
@@ -255,10 +285,13 @@ def _backend(path: str, text: str, data: dict[str, Any]) -> Backend:
     from tokenizers import Tokenizer as Backend
 
     odd = [t for t in data["added_tokens"] if _is_control(t) and not t.get("special")]
-    for token in odd:
-        token["special"] = True
     try:
-        backend = Backend.from_str(json.dumps(data) if odd else text)
+        if odd:
+            whole = json.loads(text)
+            for token in whole["added_tokens"]:
+                token["special"] = _is_control(token)
+            text = json.dumps(whole)
+        backend = Backend.from_str(text)
     except Exception as error:
         raise ConfigError(
             f"tokenizer={path!r}: tokenizer.json can't be loaded ({_first_line(error)}): it may be "
