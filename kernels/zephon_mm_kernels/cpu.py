@@ -11,6 +11,7 @@ numba does not check bounds: `write_frame` checks shapes before the compiled cod
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ except ImportError as error:
         "the fast pixel kernels need numba; install it with `pip install numba` "
         "(zephon_mm_kernels.reference does the same without it, about a thousand times slower)"
     ) from error
+
+_coefficients = lru_cache(maxsize=64)(color_coefficients)
 
 _Plane = NDArray[np.uint8] | NDArray[np.uint16]
 _Planes = Sequence[_Plane]
@@ -254,7 +257,7 @@ def write_frame(
         resize_weights(frame_width, stored_width, frame_width, 1),
         resize_weights(chroma[0], stored_height, frame_height, 1 << level[1]),
         resize_weights(chroma[1], stored_width, frame_width, 1 << level[0]), depth,
-        color_coefficients(matrix, full_range, depth), kind,
+        _coefficients(matrix, full_range, depth), kind,
         np.ascontiguousarray(down) + base, np.ascontiguousarray(across), t * p * p,
         patches.reshape(-1),
     )  # fmt: skip
@@ -307,16 +310,15 @@ def _check(
 
 
 def _whole_rows(plane: _Plane) -> NDArray[Any]:
-    """The plane as a contiguous array, rows padded to their pitch, so that loops are vectorised.
+    """The plane as a contiguous read-only array, rows padded to their pitch: one compiled variant.
 
     Decoders pad their rows; the padding is part of the view and never read.
     """
-    if plane.flags.c_contiguous:
-        return plane
     size = plane.itemsize
     pitch = plane.strides[0]
     if plane.strides[1] != size or pitch < plane.shape[1] * size or pitch % size:
-        return np.ascontiguousarray(plane)
+        plane = np.ascontiguousarray(plane)
+        pitch = plane.shape[1] * size
     return np.lib.stride_tricks.as_strided(
         plane, (plane.shape[0], pitch // size), (pitch, size), writeable=False
     )
