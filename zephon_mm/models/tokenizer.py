@@ -268,7 +268,8 @@ def _settings(text: str) -> dict[str, Any]:
 def _model_bytes(text: str, data: Mapping[str, Any]) -> bytes:
     """The model's part of the identity: its JSON, however it is indented or escaped."""
     start = _MODEL.search(text)
-    if "model" in data or start is None or "\\u" in text:
+    escaped = "\\u" in text.replace("\\\\", "")  # not the backslashes of the vocabulary
+    if "model" in data or start is None or escaped:
         model = json.loads(text).get("model")
         tail = json.dumps({"model": model}, ensure_ascii=False, separators=(",", ":"))[1:]
     else:

@@ -11,7 +11,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, repeat
 
 from ..backends import Backend, OrderedMap, Ticket
 from ..config import DataConfig, schedule_min
@@ -21,8 +21,12 @@ from ..sequencer import HARD_CAP, Piece, Recipe, Sequencer, SequencerState
 from ..sequencer.cutting import Relayout
 from ..state import LaneState, LiveDocument
 
-BLOCK = 4
-"""Draws measured by one task."""
+BLOCKS = (8, 2, 2, 2, 2, 4, 4)
+"""Draws measured by one task, for the first tasks: a lane's first sequence waits for few documents
+that it does not need."""
+
+BLOCK = 8
+"""The same, for all further tasks."""
 
 Measure = Callable[[Sequence[SampleRef]], Sequence[Measurement | Exception]]
 """Measures references in order; a failure of the world stands at its place as an exception."""
@@ -107,7 +111,11 @@ class Lane:
         if self._stream is None and not self._sequencer.ended:
             refs = self._plan.draws(self._cursor.copy())
             self._stream = OrderedMap(
-                self._backend, self._measure, _blocks(refs), window=self._window, label="measure"
+                self._backend,
+                self._measure,
+                _blocks(refs, BLOCKS),
+                window=self._window,
+                label="measure",
             )
         if self._stream is not None:
             self._stream.prime()
@@ -168,8 +176,11 @@ def arrival_capacity(config: DataConfig, step: int) -> int:
     return schedule_min(config.sequence_length, step, step + -(-HARD_CAP // per_step))
 
 
-def _blocks(refs: Iterator[SampleRef]) -> Iterator[list[SampleRef]]:
-    while block := list(islice(refs, BLOCK)):
+def _blocks(refs: Iterator[SampleRef], first: Sequence[int] = ()) -> Iterator[list[SampleRef]]:
+    for size in chain(first, repeat(BLOCK)):
+        block = list(islice(refs, size))
+        if not block:
+            return
         yield block
 
 
