@@ -176,3 +176,23 @@ def test_wrong_sizes_are_told() -> None:
         video_patches(decoded, (56, 57), QWEN2)
     with pytest.raises(ValueError, match="no frames"):
         video_patches(DecodedFrames(()), (56, 56), QWEN2)
+
+
+def test_a_missing_numba_is_named() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "from zephon_mm.errors import MissingDependencyError\n"
+        "from zephon_mm.media.pixels import video_patches\n"
+        "from zephon_mm.decoders.base import DecodedFrames\n"
+        "from zephon_mm.patches import PatchLayout\n"
+        "try:\n    video_patches(DecodedFrames(()), (28, 28), PatchLayout(14, 2, 2))\n"
+        "except MissingDependencyError as error:\n    print(error)\n"
+    )
+    paths = [p for p in sys.path if p]
+    head = f"import sys; sys.path[:0] = {paths!r}; sys.modules['numba'] = None\n"
+    done = subprocess.run(
+        [sys.executable, "-c", head + code], capture_output=True, text=True, check=True
+    )
+    assert "pip install numba" in done.stdout
