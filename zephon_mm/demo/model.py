@@ -1,4 +1,4 @@
-"""A tiny Qwen-VL, built from its config with random weights: the real classes, 10 M parameters.
+"""A tiny Qwen-VL, built from its config with random weights: the real classes, 5 M parameters.
 
 Nearly all of them are the embedding of Qwen's vocabulary, which is tied to the output layer.
 """
@@ -19,14 +19,14 @@ from transformers import (
 from ..errors import ConfigError
 from ..models import Tokenizer
 
-HIDDEN = 64
+HIDDEN = 32
 TEXT: dict[str, Any] = {
     "hidden_size": HIDDEN,
-    "intermediate_size": 128,
+    "intermediate_size": 64,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 16,
+    "head_dim": 8,
     "max_position_embeddings": 32768,
     "tie_word_embeddings": True,
 }
@@ -58,7 +58,7 @@ def tiny_model(family: str, tokenizer: Tokenizer, seed: int) -> PreTrainedModel:
 
 
 def _qwen3_vl(text: dict[str, Any], ids: dict[str, Any]) -> PreTrainedModel:
-    rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [2, 3, 3]}
+    rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [2, 1, 1]}
     config = Qwen3VLConfig(
         text_config={**text, "rope_parameters": {**rope, "mrope_interleaved": True}},
         vision_config={
@@ -77,7 +77,7 @@ def _qwen3_vl(text: dict[str, Any], ids: dict[str, Any]) -> PreTrainedModel:
 
 
 def _qwen2_5_vl(text: dict[str, Any], ids: dict[str, Any]) -> PreTrainedModel:
-    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 1, 1]}
     config = Qwen2_5_VLConfig(
         text_config={**text, "rope_parameters": rope},
         vision_config={

@@ -69,12 +69,12 @@ def guess_format(fields: Mapping[str, int], data: Any) -> str:
 
 
 def demo_config(sources: Sequence[Source], tokenizer: Path, seed: int) -> DataConfig:
-    """A run small enough for two cores: four lanes, four rows of 512 tokens a step."""
+    """A run small enough for two cores: four lanes, four rows of 384 tokens a step."""
     return DataConfig(
         sources=tuple(sources),
         model=MODEL,
         tokenizer=str(tokenizer),
-        sequence_length=512,
+        sequence_length=384,
         global_batch=4,
         lanes=4,
         seed=seed,

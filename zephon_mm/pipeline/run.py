@@ -68,6 +68,8 @@ class Run:
 
 
 def _open_source(source: Source, execution: ExecutionConfig, progress: Progress | None) -> Manifest:
+    from ..media.probe import probe_member  # Pillow, with it
+
     with Bar(f"indexing {source.id}") as bar:
 
         def done(shard: ShardDone) -> None:
@@ -76,9 +78,7 @@ def _open_source(source: Source, execution: ExecutionConfig, progress: Progress 
             else:
                 progress(source.id, shard)
 
-        from ..media.probe import probe_member  # Pillow, with it
-
-    return open_source(source, cache_dir=execution.cache_dir, probe=probe_member, progress=done)
+        return open_source(source, cache_dir=execution.cache_dir, probe=probe_member, progress=done)
 
 
 def open_run(
