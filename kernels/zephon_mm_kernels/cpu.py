@@ -317,8 +317,9 @@ def _whole_rows(plane: _Plane) -> NDArray[Any]:
     size = plane.itemsize
     pitch = plane.strides[0]
     if plane.strides[1] != size or pitch < plane.shape[1] * size or pitch % size:
-        plane = np.ascontiguousarray(plane)
-        pitch = plane.shape[1] * size
+        packed: NDArray[Any] = plane.copy(order="C")
+        packed.flags.writeable = False
+        return packed
     return np.lib.stride_tricks.as_strided(
         plane, (plane.shape[0], pitch // size), (pitch, size), writeable=False
     )
