@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .backends import (
@@ -37,6 +37,7 @@ from .pipeline import (
     open_run,
     run_length,
 )
+from .sample import Rejected
 from .state import Change, LoaderState, check_changes, compare, fingerprint
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ class Loader:
         feed = self._feed
         return loader_stats(
             self.config,
-            self._ring[-1][1],
+            [s for n, s in zip(self._lanes, self._ring[-1][1], strict=True) if self._owns(n)],
             step=self._step,
             rows=self._rows,
             tokens=self._tokens,
@@ -296,7 +297,9 @@ class Loader:
         first, snapshots = self._ring[-1]
         lanes = []
         for number, snapshot in zip(self._lanes, snapshots, strict=True):
-            lane = self._run.lane(number, backend, window=window, on_rejected=self._report.reject)
+            lane = self._run.lane(
+                number, backend, window=window, on_rejected=self._on_rejected(number)
+            )
             lane.resume(snapshot)
             lanes.append(lane)
         steps = RankSteps(
@@ -325,6 +328,17 @@ class Loader:
             else Direct(steps, cancel=backend.close)
         )
         return self._feed
+
+    def _owns(self, lane: int) -> bool:
+        """Whether the lane's first slot is this rank's. The other ranks that run it stay silent."""
+        return (
+            self.dp_rank * self.config.lanes
+            <= lane * self.dp_size
+            < ((self.dp_rank + 1) * self.config.lanes)
+        )
+
+    def _on_rejected(self, lane: int) -> Callable[[Rejected], None]:
+        return self._report.reject if self._owns(lane) else lambda rejected: None
 
     def _collate(self) -> Collate:
         """`batch.collate` for this run; free of the loader, since the feed's thread holds it."""

@@ -36,7 +36,8 @@ class SampleRef(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class TextPart:
     """Text of a document. ``special``: template text, in which special tokens are recognised;
-    a sample's own text never has them."""
+    a sample's own text never has them.
+    """
 
     text: str
     loss: bool = True

@@ -111,9 +111,7 @@ def normalisation_table(
     return table
 
 
-def normalise(
-    patches: NDArray[np.uint8], table: NDArray[np.float32]
-) -> NDArray[np.float32]:
+def normalise(patches: NDArray[np.uint8], table: NDArray[np.float32]) -> NDArray[np.float32]:
     """Apply a table: uint8 [patches, 3·T·P·P] to float32 of the same shape (channel outermost)."""
     cut = patches.reshape(len(patches), 3, -1)
     out = np.empty(cut.shape, np.float32)

@@ -151,9 +151,7 @@ def is_shown(codec: str, packet: memoryview) -> bool:
     return bool(first >> (1 - reserved) & 1)
 
 
-def _trusted(
-    table: _Table, container: InputContainer, stream: VideoStream, codec: str
-) -> bool:
+def _trusted(table: _Table, container: InputContainer, stream: VideoStream, codec: str) -> bool:
     if container.format.name not in _TRUSTED or codec not in EXACT_CODECS:
         return False
     if int(stream.codec_context.field_order) > 1:  # fields may come in packets of their own

@@ -26,10 +26,10 @@ def loader_stats(
 ) -> dict[str, Any]:
     """Figures of one rank, as plain data.
 
-    ``sources`` counts the whole run so far, earlier sessions included, over the lanes that this
-    rank runs (a lane cut by a rank boundary is run, and counted, by both ranks); ``weight`` is the
-    share of the mixture that the config asks for, ``samples_share`` and ``tokens_share`` what was
-    realised. The rest counts this process since the loader was made.
+    ``sources`` counts the whole run so far, earlier sessions included, over the lanes whose first
+    slot is this rank's, so that the ranks add up to the run; ``weight`` is the share of the mixture
+    that the config asks for, ``samples_share`` and ``tokens_share`` what was realised. The rest
+    counts this process since the loader was made.
 
     Returns:
         ``step``; ``rows``, ``tokens`` (padding left out), ``target_tokens``;

@@ -1,5 +1,6 @@
 """Packing in series: the only place where documents wait for each other."""
 
-from .sequencer import HARD_CAP, LiveRef, Piece, Recipe, Sequencer, SequencerState, SourceCounts
+from .recipe import LiveRef, Piece, Recipe, SequencerState, SourceCounts
+from .sequencer import HARD_CAP, Sequencer
 
 __all__ = ["HARD_CAP", "LiveRef", "Piece", "Recipe", "Sequencer", "SequencerState", "SourceCounts"]

@@ -24,84 +24,17 @@ from ..errors import (
     TooManyQuarantinedError,
     ZephonError,
 )
-from ..sample import MeasuredDocument, Measurement, Rejected, SampleRef
+from ..sample import MeasuredDocument, Measurement, Rejected
 from . import packing as packer
 from .cutting import Relayout, has_targets, medium_limit, next_cut, num_patches, truncate
+from .recipe import LiveRef, Piece, Recipe, SequencerState, SourceCounts, recipe_digest
 
 HARD_CAP = 1024
 """Most documents a pool ever holds."""
 
 _UNBOUNDED = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Tokens ``[start, stop)`` of a document, waiting or packed.
-
-    ``fitted`` is the sequence length under which the document was cut, truncated or had a medium
-    re-laid; 0 if it is whole and as measured.
-    """
-
-    document: MeasuredDocument
-    start: int
-    stop: int
-    fitted: int
-    patches: int
-
-    @property
-    def num_tokens(self) -> int:
-        return self.stop - self.start
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """What one sequence holds; ``digest`` chains all of the lane's recipes up to this one."""
-
-    lane: int
-    index: int
-    sequence_length: int
-    pieces: tuple[Piece, ...]
-    digest: bytes
-
-
-@dataclass(slots=True)
-class SourceCounts:
-    """What became of a source's samples in a lane. Documents count as delivered when their last
-    piece is packed; ``num_tokens`` counts packed tokens.
-    """
-
-    delivered: int = 0
-    filtered: int = 0
-    dropped: int = 0
-    quarantined: int = 0
-    num_tokens: int = 0
-
-    def as_tuple(self) -> tuple[int, int, int, int, int]:
-        """The counts, in the order of the fields."""
-        return (self.delivered, self.filtered, self.dropped, self.quarantined, self.num_tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class SequencerState:
-    """A sequencer between two sequences. Cheap to take: nothing is copied but references."""
-
-    num_sequences: int
-    pool: tuple[Piece, ...]
-    rest: Piece | None
-    quarantined_in_row: int
-    counts: tuple[tuple[int, int, int, int, int], ...]
-    digest: bytes
-    ended: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LiveRef:
-    """A waiting piece as a checkpoint names it: where to measure it again, and which part."""
-
-    ref: SampleRef
-    start: int
-    stop: int
-    fitted: int
+_FRUITLESS = 100
+"""A lane stops after this many times ``max_quarantined_in_row`` draws that gave no document."""
 
 
 @dataclass(slots=True)
@@ -137,6 +70,7 @@ class Sequencer:
     _quarantined_in_row: int = 0
     _counts: list[SourceCounts] = field(default_factory=list)
     _ended: bool = False
+    _fruitless: int = 0
 
     def __post_init__(self) -> None:
         self._counts = self._counts or [SourceCounts() for _ in range(self.num_sources)]
@@ -181,7 +115,7 @@ class Sequencer:
         self._pool = [piece for i, piece in enumerate(self._pool) if i not in taken]
         for piece in pieces:
             self._count_packed(piece)
-        self.digest = hashlib.sha256(self.digest + _recipe_digest(pieces)).digest()
+        self.digest = hashlib.sha256(self.digest + recipe_digest(pieces)).digest()
         recipe = Recipe(self.lane, self.num_sequences, sequence_length, pieces, self.digest)
         self.num_sequences += 1
         return recipe
@@ -289,6 +223,7 @@ class Sequencer:
                 continue
             self._quarantined_in_row = 0
             piece = self._admit(measurement, capacity)
+            self._fruitless = 0 if piece is not None or self._rest is not None else self._fruitless
             if piece is not None:
                 return piece
 
@@ -368,9 +303,15 @@ class Sequencer:
         counts = self._counts[rejected.ref.source]
         setattr(counts, rejected.outcome, getattr(counts, rejected.outcome) + 1)
         self.on_rejected(rejected)
+        where = f"{rejected.shard}, key {rejected.key!r}, stage {rejected.stage}"
+        self._fruitless += 1
+        if self._fruitless >= _FRUITLESS * self.max_quarantined_in_row:
+            raise TooManyQuarantinedError(
+                f"lane {self.lane}: {self._fruitless} draws in a row gave no document; the last "
+                f"was {rejected.outcome}: {where}: {rejected.reason}"
+            )
         if rejected.outcome != "quarantined":
             return
-        where = f"{rejected.shard}, key {rejected.key!r}, stage {rejected.stage}"
         if self.on_bad_sample == "raise":
             raise ZephonError(f"{where}: {rejected.reason} (on_bad_sample is 'raise')")
         self._quarantined_in_row += 1
@@ -384,11 +325,3 @@ class Sequencer:
 
 def _rejected(document: MeasuredDocument, stage: str, reason: str) -> Rejected:
     return Rejected(document.ref, document.shard, document.key, "dropped", stage, reason)
-
-
-def _recipe_digest(pieces: tuple[Piece, ...]) -> bytes:
-    digest = hashlib.sha256()
-    for piece in pieces:
-        place = (*piece.document.ref, piece.start, piece.stop)
-        digest.update(piece.document.digest + repr(place).encode())
-    return digest.digest()
