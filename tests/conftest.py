@@ -1,7 +1,8 @@
 """What every test shares: the folder of real cases, and the rule that CI skips nothing.
 
-``pytest --cases DIR`` gives the folder of real media and broken tars; without it the tests that
-want the fixture `cases` skip. Where the variable ``CI`` is set, any skip is a failure: a missing
+``pytest tests kernels/tests --cases DIR`` gives the folder of real media and broken tars (written
+``--cases=DIR`` where no test folder is named: pytest would take DIR for one); without it the tests
+that want the fixture `cases` skip. Where the variable ``CI`` is set, any skip is a failure: a missing
 library or folder must not pass for a green run.
 """
 
