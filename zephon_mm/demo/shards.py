@@ -53,7 +53,7 @@ CLIPS: tuple[tuple[str, int, int, str], ...] = (  # file, first frame, frame aft
     ("bigbuckbunny.mp4", 0, 50, "A big grey rabbit wakes up at the mouth of its burrow."),
     ("bigbuckbunny.mp4", 50, 100, "A big grey rabbit stretches its arm in a meadow."),
     ("bigbuckbunny.mp4", 100, 132, "A big grey rabbit rubs its head in front of its burrow."),
-    ("bikes.mp4", 0, 30, "The white roof of a car in a street, from above."),
+    ("bikes.mp4", 0, 30, "The white roof of a bus in a street, from above."),
     ("bikes.mp4", 30, 76, "A man in a suit passes parked cars; then a taxi stops."),
     ("bikes.mp4", 76, 137, "Cars pass a cyclist who waits at a crossing behind a bus."),
     ("bikes.mp4", 137, 187, "Traffic in a square, a bicycle locked to the railing in front."),

@@ -141,7 +141,7 @@ def _band(
         rows[-1].append(thumb)
     words = list(_words(document, batch, row, tokenizer))
     lines = _wrap(words, WIDTH - 4 * MARGIN)
-    high = 34 + sum(thumbs[0].height + 6 for r in rows if r) + LINE * len(lines) + 14
+    high = 34 + sum(max(t.height for t in r) + 6 for r in rows if r) + LINE * len(lines) + 14
     image = Image.new("RGB", (WIDTH, high), PAPER)
     draw = ImageDraw.Draw(image)
     draw.rectangle((MARGIN, 4, MARGIN + 5, high - 8), colour)
@@ -158,7 +158,7 @@ def _band(
         for thumb in line:
             image.paste(thumb, (at, top))
             at += thumb.width + 6
-        top += line[0].height + 6
+        top += max(thumb.height for thumb in line) + 6
     for text in lines:
         place = float(left)
         for word, trained in text:
@@ -173,7 +173,7 @@ def _thumbs(frames: NDArray[np.uint8], times: Sequence[float]) -> Iterator[Image
     for number, frame in enumerate(frames):
         picture = Image.fromarray(frame)
         wide = max(40, min(WIDTH // 2, round(picture.width * THUMB / picture.height)))
-        thumb = Image.new("RGB", (wide, THUMB + 18), PAPER)
+        thumb = Image.new("RGB", (wide, THUMB + (18 if times else 0)), PAPER)
         thumb.paste(picture.resize((wide, THUMB), Image.Resampling.LANCZOS))
         if times:
             label = f"{times[number]:.2f} s"
