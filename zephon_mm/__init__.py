@@ -8,7 +8,10 @@ for batch in loader:
     state = loader.state_dict()
 """
 
-from .batch import Batch
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from .config import (
     DataConfig,
     ExecutionConfig,
@@ -26,10 +29,30 @@ from .errors import (
     StorageError,
     ZephonError,
 )
-from .loader import Loader
 from .state import merge_states
 
+if TYPE_CHECKING:
+    from .batch import Batch
+    from .loader import Loader
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Load `Loader` or `Batch` when it is asked for.
+
+    They bring torch: seconds that a command or an indexing process has no use for.
+    """
+    if name == "Loader":
+        from .loader import Loader
+
+        return Loader
+    if name == "Batch":
+        from .batch import Batch
+
+        return Batch
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Batch",

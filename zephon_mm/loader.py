@@ -194,8 +194,9 @@ class Loader:
         finally:
             backend.close()
         self._changes = read.changes + tuple((*change, read.step) for change in changes)
-        self._restored = restored if changes else None
-        self._end_known = self._end_known and not changes
+        # a run whose config has changed on its way is counted from here: its past is another's
+        self._restored = restored if self._changes else None
+        self._end_known = False
         self._step = read.step
         self._ring.clear()
         self._ring.append((read.step, tuple(lane.snapshot() for lane in lanes)))

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-HEAVY = ("av", "decord", "PIL", "torchcodec", "torchvision", "transformers", "nvidia.dali", "ray")
+HEAVY = ("av", "decord", "PIL", "pyarrow", "ray", "torch", "torchvision", "transformers")
 """Libraries that `import zephon_mm` must not load."""
 
 
