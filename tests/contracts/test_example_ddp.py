@@ -74,8 +74,6 @@ def free_port() -> int:
 def environment() -> dict[str, str]:
     paths = [str(ROOT), str(ROOT / "kernels"), os.environ.get("PYTHONPATH", "")]
     quiet = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    quiet |= {**alone, "MASTER_PORT": str(free_port())}
     return {**os.environ, **quiet, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
@@ -125,21 +123,32 @@ def losses(output: str) -> dict[int, float]:
     return {int(step): float(loss) for _, step, _, loss in lines}
 
 
-def test_it_resumes_on_another_number_of_ranks(config: Path, tmp_path: Path) -> None:
-    def flags(steps: int, folder: str) -> list[str | Path]:
-        return ["--steps", str(steps), "--checkpoint", tmp_path / folder, "--lr", "1e-3"]
+def test_it_resumes_on_another_number_of_ranks(
+    config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def command(steps: int, folder: str) -> list[str]:
+        flags = ("--steps", steps, "--checkpoint", tmp_path / folder, "--lr", "1e-3")
+        return [str(part) for part in (EXAMPLE, config, *flags)]
+
+    def alone(steps: int, folder: str) -> dict[int, float]:
+        """One rank, in this process."""
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+        with monkeypatch.context() as patch:
+            for name, value in {**place, **rank}.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", command(steps, folder))
+            load_example().main()
+        return losses(capsys.readouterr().out)
 
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    alone = [sys.executable, EXAMPLE, config]  # one rank needs no launcher
-    whole, first = run_all(
-        [
-            [*alone, *flags(4, "whole")],
-            [*torchrun, "--nproc-per-node", "2", EXAMPLE, config, *flags(2, "stopped")],
-        ]
-    )
-    (rest,) = run_all([[*alone, *flags(4, "stopped")]])
-    assert losses(first).keys() == {0, 1} and losses(rest).keys() == {2, 3}
-    assert {**losses(first), **losses(rest)} == pytest.approx(losses(whole), abs=2e-4)
+    (said,) = run_all([[*torchrun, "--nproc-per-node", "2", *command(2, "stopped")]])
+    first, rest, whole = losses(said), alone(4, "stopped"), alone(4, "whole")
+    assert first.keys() == {0, 1} and rest.keys() == {2, 3}
+    assert {**first, **rest} == pytest.approx(whole, abs=2e-4)
 
 
 def load_example() -> Any:

@@ -1,0 +1,61 @@
+"""The README names only what exists.
+
+Its config loads, its code runs up to the model, its links lead somewhere, its commands have those
+options.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import zephon_mm
+from zephon_mm.cli.main import app
+from zephon_mm.config import load_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def block(language: str) -> str:
+    (found,) = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return str(found)
+
+
+def test_config_loads_and_is_the_one_of_the_code(tmp_path: Path) -> None:
+    path = tmp_path / "vlm.yaml"
+    path.write_text(block("yaml"), "utf-8")
+    config, execution = load_yaml(path)
+    code = block("python").split("loader = ")[0]
+    names: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    written = names["config"]
+    assert isinstance(written, zephon_mm.DataConfig)
+    differing = {
+        name for name, value in config.to_dict().items() if value != written.to_dict()[name]
+    }
+    assert differing == {"stop"}
+    assert execution.workers == 2
+
+
+def test_files_it_names_are_there() -> None:
+    links = re.findall(r"\]\(([\w./-]+)\)", README)
+    assert links and all((ROOT / link).is_file() for link in links)
+    assert (ROOT / "examples" / "pretrain_vlm.py").is_file()
+
+
+@pytest.mark.parametrize("command", ["index", "digest", "measure", "demo"])
+def test_options_it_names_are_there(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+    calls = re.findall(rf"zephon-mm {command}\b([^`)#]*)", README)
+    assert calls
+    for option in re.findall(r"--[a-z-]+", " ".join(calls).replace("\n", " ")):
+        assert option in shown
+
+
+def test_make_targets_it_names_are_there() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    assert set(re.findall(r"make (demo|test|lint|\w+)$", README, re.MULTILINE)) <= targets
