@@ -2,8 +2,8 @@
 
 ``pytest tests kernels/tests --cases DIR`` gives the folder of real media and broken tars (written
 ``--cases=DIR`` where no test folder is named: pytest would take DIR for one); without it the tests
-that want the fixture `cases` skip. Where the variable ``CI`` is set, any skip is a failure: a missing
-library or folder must not pass for a green run.
+that want the fixture `cases` skip. Where the variable ``CI`` is set, any skip is a failure: a
+missing library or folder must not pass for a green run.
 """
 
 from __future__ import annotations

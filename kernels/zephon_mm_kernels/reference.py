@@ -137,9 +137,7 @@ def to_rgb(
         full_range: whether luma spans all codes.
         depth: bits of a source sample.
     """
-    black, cy, crv, cbu, cgu, cgv = (
-        int(v) for v in color_coefficients(matrix, full_range, depth)
-    )
+    black, cy, crv, cbu, cgu, cgv = (int(v) for v in color_coefficients(matrix, full_range, depth))
     if matrix == "rgb":
         green, blue, red = (_clip8(cy * plane.astype(np.int64)) for plane in planes)
         picture: NDArray[np.uint8] = np.stack((red, green, blue), axis=-1)

@@ -57,9 +57,11 @@ def test_rates_and_numbers_follow_the_installed_qwen3_processor() -> None:
                 assert sampled_fps(info, got) == pytest.approx(honest) or len(got) == 1
             for number in (1, 2, 7, 16, 64):
                 if number <= frames:
-                    want = processor.sample_frames(meta, num_frames=number, fps=None).tolist() \
-                        if processor.fps is None else \
-                        np.linspace(0, frames - 1, number).round().astype(int).tolist()
+                    want = (
+                        processor.sample_frames(meta, num_frames=number, fps=None).tolist()
+                        if processor.fps is None
+                        else np.linspace(0, frames - 1, number).round().astype(int).tolist()
+                    )
                     sampling = VideoSampling(mode="uniform", num_frames=number)
                     assert list(sample_frames(info, sampling)) == want
 
@@ -78,7 +80,10 @@ def test_chosen_frames_exist_rise_and_differ(
     pts = [0, *np.cumsum(gaps).tolist()]
     info = constant(len(pts)) if steady else variable(pts)
     sampling = VideoSampling(
-        mode=mode, num_frames=number, fps=fps, max_frames=32  # type: ignore[arg-type]
+        mode=mode,
+        num_frames=number,
+        fps=fps,
+        max_frames=32,  # type: ignore[arg-type]
     )
     frames = sample_frames(info, sampling, stream_key=stream)
     assert 1 <= len(frames) <= max(32, number)
