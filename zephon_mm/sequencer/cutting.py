@@ -25,7 +25,8 @@ def medium_limit(sequence_length: int) -> int:
 def next_cut(document: MeasuredDocument, start: int, num_tokens: int, max_patches: int) -> int:
     """Where the longest piece that begins at ``start`` ends (exclusive).
 
-    Raises ValueError if a medium's block alone is over a capacity: it had to be re-laid first.
+    A last token is not left over alone, since a piece's first token trains nothing. Raises
+    ValueError if a medium's block alone is over a capacity: it had to be re-laid first.
     """
     stop = min(start + num_tokens, len(document.tokens))
     patches = 0
@@ -42,6 +43,9 @@ def next_cut(document: MeasuredDocument, start: int, num_tokens: int, max_patche
                     f"does not fit {num_tokens} tokens and {max_patches} patches"
                 )
             return span.start
+    in_text = all(not span.start < stop - 1 < span.stop for span in document.media)
+    if stop == len(document.tokens) - 1 and stop - start > 1 and in_text:
+        return stop - 1
     return stop
 
 
