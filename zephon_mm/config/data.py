@@ -131,8 +131,9 @@ class Packing:
     Args:
         over_long: what happens to a document longer than a sequence: ``split`` (at text tokens
             and between media, never inside a medium), ``truncate``, ``drop`` or ``error``.
-        order: ``oldest`` starts a sequence with the oldest documents; ``largest`` with the largest,
-            which fills sequences of video only better.
+        order: ``oldest`` starts a sequence with the oldest documents; ``largest`` does so in one
+            sequence of four, and in the others with the largest, which fills sequences of only
+            clips better (with a deeper ``pool``, too).
         max_patches: vision patches a sequence may hold; None: as many as its tokens allow.
         pool: most documents that wait in a lane for a sequence.
     """

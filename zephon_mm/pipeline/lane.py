@@ -17,7 +17,7 @@ from ..backends import Backend, OrderedMap, Ticket
 from ..config import DataConfig, schedule_min
 from ..plan import LaneCursor, Plan
 from ..sample import Measurement, Rejected, SampleRef
-from ..sequencer import HARD_CAP, Piece, Recipe, Sequencer, SequencerState
+from ..sequencer import MAX_WAIT, Piece, Recipe, Sequencer, SequencerState
 from ..sequencer.cutting import Relayout
 from ..state import LaneState, LiveDocument
 
@@ -170,10 +170,10 @@ class Lane:
 def arrival_capacity(config: DataConfig, step: int) -> int:
     """The shortest sequence that a document arriving in ``step`` may still be packed in.
 
-    The oldest waiting document is packed first, so none waits longer than `HARD_CAP` sequences.
+    Some sequences start with the oldest document, so none waits longer than `MAX_WAIT` sequences.
     """
     per_step = schedule_min(config.global_batch, step, 1 << 62) // config.lanes
-    return schedule_min(config.sequence_length, step, step + -(-HARD_CAP // per_step))
+    return schedule_min(config.sequence_length, step, step + -(-MAX_WAIT // per_step))
 
 
 def _blocks(refs: Iterator[SampleRef], first: Sequence[int] = ()) -> Iterator[list[SampleRef]]:

@@ -4,12 +4,12 @@ A sequence has two capacities, tokens and vision patches. Documents wait in a po
 `choose` fills one sequence:
 
 1. while more than half of it is free, take the oldest that fits (or, with ``order="largest"``, the
-   oldest, and then the largest that fits);
+   largest that fits, the older of equals);
 2. then, again and again, the single document or pair that leaves the least room, until none fits.
 
-The first document is always the oldest, so none waits longer than the pool is deep. Ties go to the
-older: among candidates that leave equal room, the one whose ages ``(i, j)``, ``i <= j``, come first
-(``j = i`` for a single document).
+With ``oldest`` the first document is the oldest, so none waits longer than the pool is deep. Ties
+go to the older: among candidates that leave equal room, the one whose ages ``(i, j)``, ``i <= j``,
+come first (``j = i`` for a single document).
 
 Cost: sorting the pool once, then a few microseconds a document; only where patches bind is the
 pair search quadratic in the pool.
@@ -60,7 +60,7 @@ def _first_half(
     half = room / 2
     ages = list(range(len(lengths)))
     if order == "largest":
-        ages[1:] = sorted(ages[1:], key=lambda i: (-lengths[i], i))
+        ages.sort(key=lambda i: -lengths[i])
     taken: list[int] = []
     for i in ages:
         if room <= half:

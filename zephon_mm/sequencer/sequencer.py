@@ -32,6 +32,12 @@ from .recipe import LiveRef, Piece, Recipe, SequencerState, SourceCounts, recipe
 HARD_CAP = 1024
 """Most documents a pool ever holds."""
 
+OLDEST_EVERY = 4
+"""One sequence in so many starts with the oldest document, whatever ``packing.order`` says."""
+
+MAX_WAIT = HARD_CAP * OLDEST_EVERY
+"""Sequences that a document waits at most."""
+
 _UNBOUNDED = 1 << 62
 _FRUITLESS = 100
 """A lane stops after this many times ``max_quarantined_in_row`` draws that gave no document."""
@@ -91,7 +97,7 @@ class Sequencer:
         Args:
             sequence_length: tokens of this sequence.
             capacity: tokens that an arriving document may take: the least length of any sequence
-                it may be packed in (`HARD_CAP` ahead at most). None: ``sequence_length``.
+                it may be packed in (`MAX_WAIT` ahead at most). None: ``sequence_length``.
         """
         capacity = min(sequence_length, capacity or sequence_length)
         self._refill(sequence_length, capacity)
@@ -102,7 +108,7 @@ class Sequencer:
             [piece.patches for piece in self._pool],
             sequence_length,
             self._max_patches,
-            self.packing.order,
+            "oldest" if self.num_sequences % OLDEST_EVERY == 0 else self.packing.order,
         )
         if not chosen:
             oldest = self._pool[0]

@@ -245,3 +245,16 @@ def test_another_source_may_be_added_and_removed() -> None:
     assert moved.for_sources(["new", "short", "long"], ["long", "short"]) == state
     with pytest.raises(StateError, match="waiting to be packed"):
         state.for_sources(["long", "short"], ["long"])
+
+
+@pytest.mark.parametrize("order", ["oldest", "largest"])
+def test_no_document_waits_for_ever(order: str) -> None:
+    config = a_config(packing=Packing(order=order, pool=16))  # type: ignore[arg-type]
+    lane, arrived = make(0, config, FakeMeasure(longest=250)), {}
+    for step in range(400):
+        recipe = lane.next(step)
+        assert recipe is not None
+        for piece in lane.snapshot().sequencer.pool:
+            arrived.setdefault(piece.document.ref, step)
+        for piece in recipe.pieces:
+            assert step - arrived.pop(piece.document.ref, step) <= 4 * 16

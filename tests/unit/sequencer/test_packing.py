@@ -15,7 +15,7 @@ def brute_force(docs: Docs, room: int, patch_room: int, order: Order) -> list[in
     whole, taken = room, []
     ages = list(range(len(docs)))
     if order == "largest":
-        ages = ages[:1] + sorted(ages[1:], key=lambda i: (-docs[i][0], i))
+        ages.sort(key=lambda i: (-docs[i][0], i))
 
     def take(i: int) -> None:
         nonlocal room, patch_room
@@ -66,7 +66,7 @@ def test_both_searches_agree_where_patches_do_not_bind(lengths: list[int]) -> No
 
 
 def test_the_oldest_document_is_always_taken() -> None:
-    assert 0 in choose([1, 50, 50, 50], [9, 0, 0, 0], 100, 9, "largest")
+    assert 0 in choose([1, 50, 50, 50], [9, 0, 0, 0], 100, 9)
     assert choose([100], [9], 100, 9) == [0]
     assert choose([], [], 100, 9) == []
 
