@@ -33,7 +33,9 @@ def digest(
     dp_size: Annotated[int, typer.Option(min=1, help="Data-parallel ranks, run in turn.")] = 1,
     backend: Annotated[str | None, typer.Option(help="Instead of the config's backend.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Instead of its workers.")] = None,
-    pixels: Annotated[bool, typer.Option(help="Hash pixels too (decodes all media).")] = False,
+    pixels: Annotated[
+        bool, typer.Option(help="Hash the pixels too, not only the recipes.")
+    ] = False,
     resume_at: Annotated[
         list[int] | None,
         typer.Option(help="Stop before this step, restore each rank from its state (repeatable)."),
