@@ -12,6 +12,7 @@ from rich.console import Console
 from ..errors import ZephonError
 from .demo import demo
 from .digest import digest
+from .frames import frames
 from .index import index
 from .measure import measure
 
@@ -27,7 +28,8 @@ app = typer.Typer(
         "model on them, stops, resumes, and shows that nothing changed.\n\n"
         "On your own data: `index` the shards, write a YAML config, `measure` what its sources "
         "give, and check with `digest` that ranks, workers and resumes change no batch. Training "
-        "itself is `from zephon_mm import Loader`."
+        "itself is `from zephon_mm import Loader`.\n\n"
+        "On one clip: `frames` prints its frames, their times and exact pixels."
     ),
 )
 
@@ -39,7 +41,7 @@ def _options(
     del debug  # read by run()
 
 
-for _command in (index, digest, measure, demo):
+for _command in (index, digest, measure, frames, demo):
     app.command()(_command)
 
 

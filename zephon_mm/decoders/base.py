@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -46,6 +47,13 @@ class DecodedFrame:
     @property
     def width(self) -> int:
         return int(self.planes[0].shape[1])
+
+    def md5(self) -> str:
+        """MD5 of the planes, tightly packed, one after the other; 16-bit samples little-endian."""
+        digest = hashlib.md5(usedforsecurity=False)
+        for plane in self.planes:
+            digest.update(np.ascontiguousarray(plane, plane.dtype.newbyteorder("<")).data)
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

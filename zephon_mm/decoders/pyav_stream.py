@@ -43,6 +43,7 @@ _SUBSAMPLING = {
     None: (0, 0), "420": (1, 1), "422": (1, 0), "444": (0, 0), "440": (0, 1), "411": (2, 0),
     "410": (2, 2),
 }  # fmt: skip
+SUBSAMPLING_NAMES = {value: name for name, value in _SUBSAMPLING.items() if name is not None}
 _PACKED = {"rgb24": (3, 1, 2, 0), "bgr24": (3, 1, 0, 2), "rgba": (4, 1, 2, 0), "rgb0": (4, 1, 2, 0)}
 _PACKED |= {"bgra": (4, 1, 0, 2), "bgr0": (4, 1, 0, 2), "argb": (4, 2, 3, 1), "0rgb": (4, 2, 3, 1)}
 _MATRICES = {1: "709", 5: "601", 6: "601", 7: "240m", 9: "2020", 10: "2020"}
