@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 examples/pretrain_vlm.py vlm.yaml --model tiny --steps 20
     torchrun --nproc-per-node 3 examples/pretrain_vlm.py vlm.yaml --model tiny --steps 40
 
-The second command goes on from the first one's checkpoint, on another number of ranks, with the
-batches that 2 ranks would have had. ``--model`` is ``tiny`` or a Hugging Face id or folder.
+The second goes on from the first one's checkpoint on another number of ranks, with the batches that
+2 ranks would have had. ``--model`` is ``tiny`` or a Hugging Face id or folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--steps", type=int, default=20, help="the step to end at")
     parser.add_argument("--save-every", type=int, default=10)
-    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint"))
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
     parser.add_argument("--lr", type=float, default=1e-4)
     return parser.parse_args()
 
@@ -53,15 +53,14 @@ def backward(model: torch.nn.Module, loader: Loader, batch: Batch) -> float:
     return float(loss.detach())
 
 
-def save(folder: Path, loader: Loader, model: torch.nn.Module, optimizer: torch.optim.Optimizer):
+def save(path: Path, loader: Loader, model: torch.nn.Module, optimizer: torch.optim.Optimizer):
     """Weights, optimiser and the loader states of all ranks, in one file."""
     states = [None] * loader.dp_size
     dist.all_gather_object(states, loader.state_dict())
     if loader.dp_rank == 0:
-        folder.mkdir(parents=True, exist_ok=True)
         data = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save({**data, "loader": json.dumps(merge_states(states))}, folder / "part")
-        os.replace(folder / "part", folder / "checkpoint.pt")
+        torch.save({**data, "loader": json.dumps(merge_states(states))}, f"{path}.part")
+        os.replace(f"{path}.part", path)
     dist.barrier()
 
 
@@ -77,8 +76,8 @@ def main() -> None:
     plain = build_model(args.model, loader).to(device)
     model = DistributedDataParallel(plain, find_unused_parameters=True)  # a rank without pictures
     optimizer = torch.optim.AdamW(plain.parameters(), lr=args.lr)
-    if (args.checkpoint / "checkpoint.pt").exists():
-        data = torch.load(args.checkpoint / "checkpoint.pt", map_location=device, weights_only=True)
+    if args.checkpoint.exists():
+        data = torch.load(args.checkpoint, map_location=device, weights_only=True)
         plain.load_state_dict(data["model"])
         optimizer.load_state_dict(data["optimizer"])
         loader.load_state_dict(json.loads(data["loader"]))

@@ -44,7 +44,7 @@ def test_config_loads_and_is_the_one_of_the_code(tmp_path: Path) -> None:
 def test_files_it_names_are_there() -> None:
     links = re.findall(r"\]\(([\w./-]+)\)", README)
     assert links and all((ROOT / link).is_file() for link in links)
-    assert (ROOT / "examples" / "pretrain_vlm.py").is_file()
+    assert (ROOT / "examples" / "pretrain_vlm.py").read_text("utf-8").count("\n") < 100
 
 
 @pytest.mark.parametrize("command", ["index", "digest", "measure", "frames", "demo"])
