@@ -10,6 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ..decoders.base import DecodedFrame
     from ..media.info import VideoInfo
 
+REFERENCE = "pyav"
 THUMB = 160
 LABEL = 18
 GAP = 4
@@ -34,7 +36,13 @@ SHEET_FRAMES = 60
 
 def frames(
     file: Annotated[Path, typer.Argument(help="A clip.", show_default=False)],
-    decoder: Annotated[str, typer.Option(help="The video library.")] = "pyav",
+    decoder: Annotated[
+        str,
+        typer.Option(
+            help="The video library: pyav, or torchcodec (the same planes; the clip is first "
+            "verified with pyav)."
+        ),
+    ] = REFERENCE,
     indices: Annotated[
         str | None, typer.Option(help="These frames, in this order: 0,5,7. Repeats are kept.")
     ] = None,
@@ -75,6 +83,10 @@ def frames(
     library = load_decoder(decoder)
     data, info = open_clip(file)
     wanted = choose(file, info, indices=indices, every=every, fps=fps, uniform=uniform)
+    if library.name != REFERENCE:
+        info = verified(data, info)
+        if (reason := library.refusal(info)) is not None:
+            raise MediaError(f"{file}: {library.name} refuses this clip: {reason}", stage="decode")
     sheet = None if png is None else Sheet(png, info, wanted)
     ready: dict[int, str] = {}
     printed = 0
@@ -119,6 +131,18 @@ def open_clip(file: Path) -> tuple[bytes, VideoInfo]:
     if info.problem is not None:
         raise MediaError(f"{file}: {info.problem}", stage="probe")
     return data, info
+
+
+def verified(data: bytes, info: VideoInfo) -> VideoInfo:
+    """The probe with the mark of ``index --verify``: whether the reference decodes all of it."""
+    from ..decoders import load_decoder
+
+    try:
+        for _ in load_decoder(REFERENCE).stream(data, info, range(info.num_frames)):
+            pass
+    except MediaError:
+        return replace(info, clean=False)
+    return replace(info, clean=True)
 
 
 def choose(

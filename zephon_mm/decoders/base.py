@@ -80,6 +80,10 @@ class Decoder(Protocol):
     fingerprint: str
     """Library and versions, for logs; not part of any digest (pixels are defined by C7)."""
 
+    def refusal(self, info: VideoInfo) -> str | None:
+        """Why clips with this probe are not decoded; None: they are, as far as the probe tells."""
+        ...
+
     def stream(self, data: Bytes, info: VideoInfo, frames: Sequence[int]) -> Iterator[DecodedFrame]:
         """The frames asked for, each once, in the order they leave the decoder.
 

@@ -87,6 +87,10 @@ class PyAVDecoder:
         if name in ("libavcodec", "libavformat")
     )
 
+    def refusal(self, info: VideoInfo) -> str | None:
+        """See `Decoder.refusal`."""
+        return info.problem
+
     def stream(self, data: Bytes, info: VideoInfo, frames: Sequence[int]) -> Iterator[DecodedFrame]:
         """See `Decoder.stream`."""
         if info.problem is not None:
