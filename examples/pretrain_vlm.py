@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 examples/pretrain_vlm.py vlm.yaml --model tiny --steps 20
     torchrun --nproc-per-node 3 examples/pretrain_vlm.py vlm.yaml --model tiny --steps 40
 
-The second goes on from the first one's checkpoint on another number of ranks, with the batches that
-2 ranks would have had. ``--model`` is ``tiny`` or a Hugging Face id or folder.
+The second goes on from the first one's checkpoint, on another number of ranks, with the same
+batches. ``--model`` is ``tiny`` or a Hugging Face id or folder.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from transformers import AutoModelForImageTextToText
 
 from zephon_mm import Batch, Loader, merge_states
 from zephon_mm.config import load_yaml
+from zephon_mm.demo.model import tiny_model
+from zephon_mm.models import load_tokenizer
 
 
 def parse() -> argparse.Namespace:
@@ -35,12 +38,8 @@ def parse() -> argparse.Namespace:
 
 def build_model(name: str, loader: Loader) -> torch.nn.Module:
     if name == "tiny":
-        from zephon_mm.demo.model import tiny_model
-        from zephon_mm.models import load_tokenizer
-
-        return tiny_model(loader.config.model, load_tokenizer(loader.config.tokenizer), seed=0)
-    from transformers import AutoModelForImageTextToText
-
+        tokenizer = load_tokenizer(loader.config.tokenizer)
+        return tiny_model(loader.config.model, tokenizer, seed=0)
     return AutoModelForImageTextToText.from_pretrained(name).train()
 
 
