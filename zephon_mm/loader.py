@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .backends import (
     Backend,
@@ -34,6 +34,7 @@ from .pipeline import (
     Step,
     arrival_capacity,
     loader_stats,
+    no_documents,
     open_run,
     run_length,
 )
@@ -123,8 +124,10 @@ class Loader:
         return self._iterate(feed)
 
     def _iterate(self, feed: Feed[Step]) -> Iterator[Batch]:
+        made = self._step > 0 or self._end is not None or not self._run.plan.finite
         try:
             for step in feed:
+                made = True
                 for batch in step.batches[:-1]:
                     self._count(batch)
                     yield batch
@@ -133,6 +136,8 @@ class Loader:
                 self._step = step.number + 1
                 self._count(step.batches[-1])
                 yield step.batches[-1]
+            if not made:  # an uncounted run: a counted one says so before its first step
+                raise no_documents(self._report.last_rejected)
         finally:
             self._waited += feed.waited_seconds
             feed.close()
@@ -243,6 +248,12 @@ class Loader:
             count = count.cuda()
         dist.all_reduce(count, group=group)
         return max(1, int(count))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Loader holds threads and open shards and can't be pickled: make one in each process "
+            "from its configs (it needs no DataLoader around it: ExecutionConfig.workers decode)"
+        )
 
     def close(self) -> None:
         """End all work in flight. The loader may be iterated again afterwards."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from zephon_mm import (
     ZephonError,
 )
 from zephon_mm.cli.digest import Ranks, step_digest
-from zephon_mm.errors import DocumentTooLongError, ShardChangedError
+from zephon_mm.errors import DocumentTooLongError, ShardChangedError, TooManyQuarantinedError
 
 from . import media
 
@@ -212,3 +214,89 @@ def test_a_change_that_is_allowed_applies_from_the_saved_head_on(
     sizes = {"t": 60, "m": 30} | ({"a": 20} if "sources" in allow else {})
     starts = [(d.source, d.key, d.epoch) for d in [*seen, *documents] if d.token_start == 0]
     assert len(starts) == len(set(starts)) == epochs * sum(sizes.values())
+
+
+def wrong_key(config: DataConfig, folder: Path) -> DataConfig:
+    """A config whose format looks for a text where none is."""
+    samples = ({"json": {"text": media.sentence(i, 9)}} for i in range(30))
+    urls = media.write(folder, "typo", samples, 1)
+    source = Source(id="typo", urls=urls, format="text", options={"text_key": "captoin"})
+    return replace(config, sources=(source,))
+
+
+def test_an_endless_run_without_a_document_stops(config: DataConfig, tmp_path: Path) -> None:
+    endless = replace(
+        wrong_key(config, tmp_path), stop=Stop(num_steps=3), max_consecutive_quarantined=20
+    )
+    for execution in (SERIAL, ExecutionConfig(workers=2)):
+        with (
+            pytest.raises(TooManyQuarantinedError, match="200 draws in a row gave nothing"),
+            Loader(endless, execution) as loader,
+        ):
+            list(loader)
+    long = replace(
+        config,
+        sequence_length=16,
+        packing=replace(config.packing, over_long="drop"),
+        stop=Stop(),
+        max_consecutive_quarantined=5,
+    )
+    with pytest.raises(TooManyQuarantinedError, match="do not fit"), Loader(long, SERIAL) as loader:
+        list(loader)
+
+
+@pytest.mark.parametrize("count", ["exact", "never"])
+def test_a_finite_run_without_a_document_says_so(
+    config: DataConfig, tmp_path: Path, count: str
+) -> None:
+    finite = replace(
+        wrong_key(config, tmp_path),
+        stop=Stop(epochs=1, count=count),  # type: ignore[arg-type]
+    )
+    for _ in range(2):  # nothing of it is cached
+        with (
+            pytest.raises(ZephonError, match=r"no sample of this run .*\n.*typo0"),
+            Loader(finite, SERIAL) as loader,
+        ):
+            list(loader)
+
+
+def test_ranks_without_a_count_need_a_number_of_steps(config: DataConfig) -> None:
+    open_ended = replace(config, stop=Stop(epochs=1, count="never"))
+    with Loader(open_ended, SERIAL, dp_size=2) as loader:
+        with pytest.raises(ConfigError, match=r"stop\.num_steps"):
+            iter(loader)
+    bounded = replace(config, stop=Stop(epochs=1, count="never", num_steps=7))
+    for rank in (0, 1):
+        with Loader(bounded, SERIAL, dp_rank=rank, dp_size=2) as loader:
+            assert len(list(loader)) == len(loader) == 7
+
+
+def test_places_that_cannot_be_written(config: DataConfig, tmp_path: Path) -> None:
+    for log in (tmp_path / "no" / "log", tmp_path):
+        with pytest.raises(ConfigError, match="reject_log"):
+            Loader(config, replace(SERIAL, reject_log=str(log)))
+    (tmp_path / "file").write_text("in the way")
+    execution = replace(SERIAL, cache_dir=str(tmp_path / "file"))
+    with Loader(config, execution) as loader:
+        assert len(list(loader)) == len(loader)
+
+
+def test_a_pixel_budget_above_the_model_s_own_is_refused(config: DataConfig) -> None:
+    image = replace(config.image, min_pixels=10**12)
+    with pytest.raises(ConfigError, match=r"set image\.max_pixels too"):
+        Loader(replace(config, image=image), SERIAL)
+
+
+def test_a_loader_is_not_pickled(config: DataConfig) -> None:
+    with Loader(config, SERIAL) as loader, pytest.raises(TypeError, match="make one in each"):
+        pickle.dumps(loader)
+
+
+def test_a_state_is_plain_data(config: DataConfig) -> None:
+    with Loader(config, SERIAL) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+        assert json.loads(json.dumps(state)) == state
+        with pytest.raises(StateError, match="what no state does"):
+            loader.load_state_dict(state | {"lanes": {"0": b"bytes"}})

@@ -68,6 +68,8 @@ def digest(
         execution = replace(execution, backend=backend)  # type: ignore[arg-type]
     if workers is not None:
         execution = replace(execution, workers=workers)
+    if save_state is not None and not save_state.absolute().parent.is_dir():
+        raise ConfigError(f"--save-state {save_state}: its folder is not there")
     with Ranks(data, execution, dp_size, None if state is None else read_state(state)) as ranks:
         last = ranks.step + steps
         save_at = last if at is None else at
@@ -192,8 +194,11 @@ def read_state(path: Path) -> dict[str, Any]:
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
     """Write a state as JSON: whole or not at all."""
     partial = path.with_name(path.name + ".part")
-    partial.write_text(json.dumps(state, indent=1, sort_keys=True), "utf-8")
-    partial.replace(path)
+    try:
+        partial.write_text(json.dumps(state, indent=1, sort_keys=True), "utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise StateError(f"{path}: can't be written ({error.strerror})") from error
 
 
 def track(steps: Sequence[int], what: str) -> Iterator[int]:

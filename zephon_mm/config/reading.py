@@ -44,7 +44,7 @@ def read(cls: type[_Config], data: Any, at: str) -> _Config:
     except ValidationError as error:
         lines = []
         for item in error.errors():
-            name = at + ".".join(str(part) for part in item["loc"])
+            name = (at + ".".join(str(part) for part in item["loc"])).removesuffix(".")
             message = item["msg"].removeprefix("Value error, ")
             lines.append(f"{name}: {message}" if name else message)
         raise ConfigError("; ".join(lines)) from error
@@ -61,6 +61,10 @@ def _check_names(cls: type[Any], data: Any, at: str) -> None:
             close = difflib.get_close_matches(str(name), known, 1)
             hint = f"did you mean {at + close[0]!r}?" if close else f"it has {', '.join(known)}"
             raise ConfigError(f"{cls.__name__} has no field {at + str(name)!r}; {hint}")
+    for entry in fields(cls):
+        value = data.get(entry.name)
+        if isinstance(value, bool) and not isinstance(entry.default, bool):
+            raise ConfigError(f"{at}{entry.name}={value!r}: takes no true or false")
     if cls is DataConfig:
         for name, kind in SECTIONS.items():
             if name in data and not isinstance(data[name], kind):

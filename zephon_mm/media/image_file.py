@@ -38,11 +38,11 @@ _TURNS = {
 }
 
 
-def open_image(data: bytes | bytearray | memoryview, max_pixels: int) -> Image.Image:
+def open_image(data: bytes | bytearray | memoryview, max_pixels: int | None = None) -> Image.Image:
     """Open the first picture of a file, lazily: header read, pixels not. The caller closes it.
 
     Raises:
-        ValueError: more than ``max_pixels`` pixels declared.
+        ValueError: more than ``max_pixels`` pixels declared, if that is given.
         One of IMAGE_ERRORS: not a picture of a known format.
     """
     if not len(data):
@@ -64,12 +64,9 @@ def open_image(data: bytes | bytearray | memoryview, max_pixels: int) -> Image.I
         except _NOT_THIS_FORMAT:
             continue
         width, height = image.size
-        if width * height > max_pixels:
+        if max_pixels is not None and width * height > max_pixels:
             image.close()
-            raise ValueError(
-                f"it declares {width}x{height} pixels, more than the limit of {max_pixels} "
-                "(image.max_source_pixels)"
-            )
+            raise ValueError(f"it declares {width}x{height} pixels, more than {max_pixels}")
         if width < 1 or height < 1:
             image.close()
             raise ValueError(f"it declares {width}x{height} pixels")

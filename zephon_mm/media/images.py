@@ -27,15 +27,12 @@ from .image_file import IMAGE_ERRORS, describe_error, open_image, upright
 from .info import ImageInfo
 
 
-def decode_image(
-    data: bytes | bytearray | memoryview, info: ImageInfo, *, max_pixels: int | None = None
-) -> torch.Tensor:
+def decode_image(data: bytes | bytearray | memoryview, info: ImageInfo) -> torch.Tensor:
     """The picture as shown, RGB: uint8 [3, height, width], channels last in memory.
 
     Args:
         data: the file.
         info: its probe.
-        max_pixels: as in `probe_image`; None: what the probe declares.
 
     Raises:
         MediaError: the probe holds a problem, or the pixels can't be decoded (truncated, broken),
@@ -43,9 +40,8 @@ def decode_image(
     """
     if info.problem is not None:
         raise MediaError(info.problem, stage="decode")
-    limit = info.width * info.height if max_pixels is None else max_pixels
     try:
-        with open_image(data, limit) as image:
+        with open_image(data, info.width * info.height) as image:
             array = np.array(_to_rgb(upright(image)))
     except IMAGE_ERRORS as error:
         raise MediaError(

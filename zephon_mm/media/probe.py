@@ -6,28 +6,27 @@ the sample with that reason.
 
 from __future__ import annotations
 
+import contextlib
+
 from .image_file import IMAGE_ERRORS, describe_error, open_image, shown_size
 from .info import ImageInfo, Orientation, VideoInfo, media_kind, read_probe, write_probe
 
 __all__ = ["ImageInfo", "Orientation", "VideoInfo", "probe_image", "probe_member", "read_probe"]
 
-MAX_SOURCE_PIXELS = 178_956_970
-"""Declared pixels of a picture above which it is refused: Pillow's own bound."""
+_MOST_PIXELS_TO_SEEK = 178_956_970
+"""Larger pictures' frames are not counted: Pillow would make room for one (this is its bound)."""
 
 
-def probe_member(
-    field: str, data: bytes | bytearray | memoryview, *, max_pixels: int = MAX_SOURCE_PIXELS
-) -> bytes | None:
+def probe_member(field: str, data: bytes | bytearray | memoryview) -> bytes | None:
     """The probe of a member, or None if its field's extension is of no picture or clip.
 
     Args:
         field: the member's field; what follows its last dot decides, in any case.
         data: the member's bytes.
-        max_pixels: declared pixels of a picture above which it is refused.
     """
     kind = media_kind(field)
     if kind == "image":
-        return write_probe(probe_image(data, max_pixels=max_pixels))
+        return write_probe(probe_image(data))
     if kind == "video":
         from .probe_video import probe_video
 
@@ -35,17 +34,18 @@ def probe_member(
     return None
 
 
-def probe_image(
-    data: bytes | bytearray | memoryview, *, max_pixels: int = MAX_SOURCE_PIXELS
-) -> ImageInfo:
-    """A picture's header; no pixel is decoded, so a huge declared size costs nothing."""
+def probe_image(data: bytes | bytearray | memoryview) -> ImageInfo:
+    """A picture's header; no pixel is decoded, so a huge declared size costs nothing.
+
+    Whether the size is too large is a matter of the config (``image.max_source_pixels``).
+    """
     try:
-        with open_image(data, max_pixels) as image:
+        with open_image(data) as image:
             width, height = shown_size(image, data)
-            try:
-                frames = int(getattr(image, "n_frames", 1))
-            except IMAGE_ERRORS:  # a broken later picture; only the first is used
-                frames = 1
+            frames = 1
+            if width * height <= _MOST_PIXELS_TO_SEEK:
+                with contextlib.suppress(*IMAGE_ERRORS):  # a broken later picture: it isn't used
+                    frames = int(getattr(image, "n_frames", 1))
             return ImageInfo(width, height, image.format or "", image.mode, frames)
     except IMAGE_ERRORS as error:
         return ImageInfo(problem=f"no readable picture header: {describe_error(error)}")

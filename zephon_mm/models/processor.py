@@ -119,13 +119,12 @@ def _budget(
     low = low if asked.min_pixels is None else asked.min_pixels
     high = high if asked.max_pixels is None else asked.max_pixels
     if low > high:
-        # Only one of the two was asked for: it takes the other with it.
-        if asked.min_pixels is None:
-            low = high
-        elif asked.max_pixels is None:
-            high = low
-        else:
-            raise ConfigError(f"{name}.min_pixels={low} is above {name}.max_pixels={high}")
+        if asked.min_pixels is not None:
+            raise ConfigError(
+                f"{name}.min_pixels={low} is above {name}.max_pixels={high}, the model's own where "
+                f"the config sets none: set {name}.max_pixels too"
+            )
+        low = high  # a smaller budget was asked for: it takes the model's least with it
     block = (settings.patches.patch_size * settings.patches.merge_size) ** 2
     if high < block:
         raise ConfigError(

@@ -2,7 +2,7 @@
 
 from .count import count_steps
 from .lane import Lane, LaneSnapshot, Measure, arrival_capacity
-from .length import run_length
+from .length import no_documents, run_length
 from .report import Report
 from .revival import Restored, Revival
 from .run import Run, open_run
@@ -23,6 +23,7 @@ __all__ = [
     "arrival_capacity",
     "count_steps",
     "loader_stats",
+    "no_documents",
     "open_run",
     "run_length",
 ]

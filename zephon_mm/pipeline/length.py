@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from ..backends import Backend
 from ..config import ExecutionConfig
+from ..errors import ConfigError, ZephonError
+from ..sample import Rejected
 from ..shards import cache_path
 from ..state import fingerprint
 from .count import count_steps
@@ -44,21 +48,47 @@ def run_length(
     """
     stop = run.config.stop
     if not run.plan.finite or stop.count == "never":
+        if run.plan.finite and stop.num_steps is None and dp_size > 1:
+            raise ConfigError(
+                f"stop.count='never' leaves the end of these epochs unknown, and {dp_size} ranks "
+                "would reach it at different steps: set stop.num_steps, or stop.count='exact'"
+            )
         return stop.num_steps
     cache = Path(cache_path(fingerprint(run.identity), "steps.json", execution.cache_dir))
     group = _Group(dp_rank, dp_size)
     known = group.smallest(-1 if restored is not None else _read(cache))
     if known < 0:
         lanes = range(run.config.lanes)[group.rank :: group.size]
-        known = group.largest(_count(run, backend, lanes, restored))
+        first: list[Rejected] = []
+        known = group.largest(_count(run, backend, lanes, restored, first.append))
+        if restored is None and known == 0:
+            raise no_documents(first)
         if restored is None:
             _write(cache, known)
     return known if stop.num_steps is None else min(known, stop.num_steps)
 
 
-def _count(run: Run, backend: Backend, lanes: Iterable[int], restored: Restored | None) -> int:
+def no_documents(rejected: Iterable[Rejected]) -> ZephonError:
+    """The error of a run in which no sample gives a document, with what became of some."""
+    lines = "".join(
+        f"\n  {r.outcome}: {r.shard}, key {r.key!r}, stage {r.stage}: {r.reason}"
+        for r in islice(rejected, 5)
+    )
+    return ZephonError(
+        "no sample of this run gives a document to train on: check the sources' format and "
+        f"options, and packing. Some of them:{lines}"
+    )
+
+
+def _count(
+    run: Run,
+    backend: Backend,
+    lanes: Iterable[int],
+    restored: Restored | None,
+    on_rejected: Callable[[Rejected], None],
+) -> int:
     def make_lane(number: int) -> Lane:
-        lane = run.lane(number, backend, window=4)
+        lane = run.lane(number, backend, window=4, on_rejected=on_rejected)
         if restored is not None:
             restored.begin(lane).finish()
         return lane
@@ -120,5 +150,6 @@ def _write(cache: Path, steps: int) -> None:
         cache.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(json.dumps({"steps": steps}), encoding="utf-8")
         part.replace(cache)
-    except OSError:
-        part.unlink(missing_ok=True)  # no cache: the next start counts again
+    except OSError:  # no cache: the next start counts again
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)

@@ -6,10 +6,10 @@ import json
 import logging
 import threading
 from collections import Counter, deque
-from pathlib import Path
 from typing import IO
 
 from ..config import DataConfig
+from ..errors import ConfigError
 from ..sample import MeasuredDocument, Rejected, SampleRef
 
 _log = logging.getLogger("zephon_mm")
@@ -28,15 +28,26 @@ class Report:
 
     def __init__(self, config: DataConfig, path: str | None = None) -> None:
         self._ids = [source.id for source in config.sources]
-        self._path = Path(path) if path is not None else None
-        self._file: IO[str] | None = None
+        try:
+            self._file: IO[str] | None = (
+                None
+                if path is None
+                else open(path, "a", encoding="utf-8", errors="backslashreplace")
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"reject_log={path!r} can't be written ({error.strerror}); name a file in a folder "
+                "that is there"
+            ) from error
         self._seen: set[tuple[int, int, int, str]] = set()
         self._lock = threading.Lock()
         self.entries: deque[dict[str, str | int]] = deque(maxlen=KEPT)
         self.damaged: Counter[str] = Counter()
+        self.last_rejected: deque[Rejected] = deque(maxlen=5)
 
     def reject(self, rejected: Rejected) -> None:
         """A sample that gave no document, or a piece that trains nothing."""
+        self.last_rejected.append(rejected)
         self._add(
             rejected.ref,
             rejected.shard,
@@ -76,9 +87,7 @@ class Report:
                 "reason": reason,
             }
             self.entries.append(entry)
-            if self._path is not None:
-                if self._file is None:
-                    self._file = self._path.open("a", encoding="utf-8", errors="backslashreplace")
+            if self._file is not None:
                 self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
                 self._file.flush()
         level = logging.INFO if outcome == "filtered" else logging.WARNING

@@ -39,7 +39,7 @@ MAX_WAIT = HARD_CAP * OLDEST_EVERY
 """Sequences that a document waits at most."""
 
 _UNBOUNDED = 1 << 62
-_FRUITLESS = 100
+_FRUITLESS = 10
 """A lane stops after this many times ``max_quarantined_in_row`` draws that gave no document."""
 
 
@@ -216,6 +216,7 @@ class Sequencer:
             if self._rest is not None:
                 piece = self._cut(self._rest)
                 if piece is not None:
+                    self._fruitless = 0
                     return piece
                 continue
             if self._ended:
@@ -229,8 +230,8 @@ class Sequencer:
                 continue
             self._quarantined_in_row = 0
             piece = self._admit(measurement, capacity)
-            self._fruitless = 0 if piece is not None or self._rest is not None else self._fruitless
             if piece is not None:
+                self._fruitless = 0
                 return piece
 
     def _admit(self, measured: MeasuredDocument, capacity: int) -> Piece | None:
@@ -282,7 +283,9 @@ class Sequencer:
         if piece.stop == len(document.tokens):
             self._counts[document.ref.source].delivered += 1
         reason = f"tokens {piece.start} to {piece.stop} of a cut document hold nothing to train on"
-        self.on_rejected(_rejected(document, "packing", reason))
+        rejected = _rejected(document, "packing", reason)
+        self.on_rejected(rejected)
+        self._count_fruitless(rejected, f"{document.shard}, key {document.key!r}")
 
     def _fit(self, document: MeasuredDocument, capacity: int) -> MeasuredDocument:
         document = self._relayout(document, capacity)
@@ -305,17 +308,22 @@ class Sequencer:
         if piece.stop == len(piece.document.tokens):
             counts.delivered += 1
 
+    def _count_fruitless(self, rejected: Rejected, where: str) -> None:
+        """A lane that never gets a document would turn for ever: it stops instead."""
+        self._fruitless += 1
+        if self._fruitless >= _FRUITLESS * self.max_quarantined_in_row:
+            raise TooManyQuarantinedError(
+                f"lane {self.lane}: {self._fruitless} draws in a row gave nothing to train on, ten "
+                f"times max_consecutive_quarantined; the last was {rejected.outcome}: {where}: "
+                f"{rejected.reason}"
+            )
+
     def _reject(self, rejected: Rejected) -> None:
         counts = self._counts[rejected.ref.source]
         setattr(counts, rejected.outcome, getattr(counts, rejected.outcome) + 1)
         self.on_rejected(rejected)
         where = f"{rejected.shard}, key {rejected.key!r}, stage {rejected.stage}"
-        self._fruitless += 1
-        if self._fruitless >= _FRUITLESS * self.max_quarantined_in_row:
-            raise TooManyQuarantinedError(
-                f"lane {self.lane}: {self._fruitless} draws in a row gave no document; the last "
-                f"was {rejected.outcome}: {where}: {rejected.reason}"
-            )
+        self._count_fruitless(rejected, where)
         if rejected.outcome != "quarantined":
             return
         if self.on_bad_sample == "raise":

@@ -188,3 +188,5 @@ def _check_file(url: str) -> None:
         )
     if not os.path.exists(path):
         raise ConfigError(f"urls: {url!r} is not there; check the path")
+    if not os.path.isfile(path):
+        raise ConfigError(f"urls: {url!r} is not a regular file, and shards are read at random")

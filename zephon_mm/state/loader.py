@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,8 +49,8 @@ class LoaderState:
             "step": self.step,
             "num_lanes": self.num_lanes,
             "fingerprint": fingerprint(self.identity),
-            "config": dict(self.identity),
-            "changes": [list(change) for change in self.changes],
+            "config": json.loads(canonical_json(self.identity)),
+            "changes": json.loads(canonical_json(self.changes)),
             "lanes": {
                 str(lane): base64.b64encode(self.lanes[lane]).decode()
                 for lane in sorted(self.lanes)
@@ -71,7 +72,11 @@ class LoaderState:
                 f"a state of version {data.get('version')!r}; this release reads {VERSION}"
             )
         body = {key: value for key, value in data.items() if key != "checksum"}
-        if data.get("checksum") != _checksum(body):
+        try:
+            checksum = _checksum(body)
+        except (TypeError, ValueError) as error:
+            raise StateError(f"the state holds what no state does: {error}") from error
+        if data.get("checksum") != checksum:
             raise StateError("the state fails its checksum: it was cut short or changed")
         try:
             return cls(

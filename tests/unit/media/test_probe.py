@@ -17,6 +17,7 @@ from PIL import Image, ImageOps
 
 from tests.unit.media.clips import make_clip, manifest, recorded
 from zephon_mm.errors import MediaError
+from zephon_mm.media.image_file import open_image
 from zephon_mm.media.images import decode_image
 from zephon_mm.media.info import ImageInfo, Orientation, VideoInfo, media_kind, write_probe
 from zephon_mm.media.probe import probe_image, probe_member, read_probe
@@ -319,7 +320,10 @@ def test_bombs_are_refused_without_memory(cases: Path) -> None:
         info = probe_image(data)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert info.problem and "pixels" in info.problem
+        if path.suffix == ".gif":  # Pillow's own reader refuses it, header and all
+            assert info.problem and "pixels" in info.problem
+        else:  # measuring judges the size
+            assert info.problem is None and info.width * info.height > 178_956_970
         assert peak < 3 * len(data) + 1_000_000
         assert psutil.Process().memory_info().rss - before < 16_000_000
 
@@ -328,9 +332,10 @@ def test_the_bound_is_an_argument_and_the_global_stays() -> None:
     file = io.BytesIO()
     Image.new("RGB", (100, 100)).save(file, "PNG")
     before = Image.MAX_IMAGE_PIXELS
-    assert probe_image(file.getvalue(), max_pixels=10_000).problem is None
-    problem = probe_image(file.getvalue(), max_pixels=9_999).problem
-    assert problem is not None and "image.max_source_pixels" in problem
+    with open_image(file.getvalue(), 10_000) as image:
+        assert image.size == (100, 100)
+    with pytest.raises(ValueError, match="more than 9999"):
+        open_image(file.getvalue(), 9_999)
     assert before == Image.MAX_IMAGE_PIXELS
 
 
