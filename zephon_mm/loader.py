@@ -230,7 +230,7 @@ class Loader:
     @property
     def rejected(self) -> list[dict[str, str | int]]:
         """The last samples that gave no document and the last damaged media, each once."""
-        return list(self._report.entries)
+        return self._report.entries()
 
     def reduce_target_tokens(self, batch: Batch, group: dist.ProcessGroup | None = None) -> int:
         """Target tokens of a batch over all ranks of ``group``, at least 1.

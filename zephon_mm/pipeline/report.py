@@ -41,7 +41,7 @@ class Report:
             ) from error
         self._seen: set[tuple[int, int, int, str]] = set()
         self._lock = threading.Lock()
-        self.entries: deque[dict[str, str | int]] = deque(maxlen=KEPT)
+        self._entries: deque[dict[str, str | int]] = deque(maxlen=KEPT)
         self.damaged: Counter[str] = Counter()
         self.last_rejected: deque[Rejected] = deque(maxlen=5)
 
@@ -61,6 +61,11 @@ class Report:
         """A delivered document with a medium that can't be decoded: its labels are −100 (C6)."""
         self.damaged[self._ids[document.ref.source]] += 1
         self._add(document.ref, document.shard, document.key, "damaged", "decode", reason)
+
+    def entries(self) -> list[dict[str, str | int]]:
+        """The last `KEPT` entries, oldest first. Any thread may ask while others report."""
+        with self._lock:
+            return list(self._entries)
 
     def close(self) -> None:
         """Close the file."""
@@ -86,7 +91,7 @@ class Report:
                 "stage": stage,
                 "reason": reason,
             }
-            self.entries.append(entry)
+            self._entries.append(entry)
             if self._file is not None:
                 self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
                 self._file.flush()
