@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from ..errors import ZephonError
+from .bench import bench
 from .demo import demo
 from .digest import digest
 from .frames import frames
@@ -29,7 +30,8 @@ app = typer.Typer(
         "On your own data: `index` the shards, write a YAML config, `measure` what its sources "
         "give, and check with `digest` that ranks, workers and resumes change no batch. Training "
         "itself is `from zephon_mm import Loader`.\n\n"
-        "On one clip: `frames` prints its frames, their times and exact pixels."
+        "On one clip: `frames` prints its frames, their times and exact pixels; `bench decode` "
+        "compares decoders on your clips."
     ),
 )
 
@@ -43,6 +45,7 @@ def _options(
 
 for _command in (index, digest, measure, frames, demo):
     app.command()(_command)
+app.add_typer(bench, name="bench")
 
 
 def run() -> None:
