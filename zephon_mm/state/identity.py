@@ -17,6 +17,9 @@ from ..errors import ConfigError, StateError
 
 Identity = dict[str, Any]
 
+RULES = 1
+"""Raised by a release that makes other batches of the same config: of plan, packing or pixels."""
+
 CHANGES: dict[str, tuple[str, ...]] = {
     "weights": ("mixture", "sources.*.weight", "sources.*.mean_tokens"),
     "sources": ("sources", "sources.*"),
@@ -52,6 +55,7 @@ def identity(
         source.pop("urls")
         _flatten(name, source, table)
     table["sources"] = [source.id for source in config.sources]
+    table["rules"] = RULES
     for source in config.sources:
         table[f"sources.{source.id}.digest"] = source_digests[source.id]
     data.pop("tokenizer")
