@@ -18,6 +18,7 @@ from zephon_mm.cli.bench_contestants import (
     Job,
     Reference,
     _need,
+    frame_mappings,
     reference,
     signature,
 )
@@ -71,6 +72,9 @@ def test_a_decoder_that_refuses_a_clip_is_told(tmp_path: Path) -> None:
     paths = [tmp_path / "clip.mp4", tmp_path / "clip.avi"]
     for path in paths:
         path.write_bytes(make_clip(container=path.suffix[1:], frames=6))
+    names = "pyav,torchcodec,torchcodec-mapped"
+    out = run(*paths[:1], "--rounds", 1, "--pattern", "random:9", "--decoders", names)
+    assert out.count("0 of ") == 3 - out.count("not installed")
     options = ["--rounds", 1, "--pattern", "all", "--decoders", "pyav,torchcodec"]
     out = run(*paths, *options)
     if "not installed: torchcodec" not in out:  # CI has it
@@ -95,6 +99,15 @@ def test_signatures_are_of_the_picture_as_shown() -> None:
     shown = np.rot90(picture, -1)  # a quarter turn clockwise: transposed, then mirrored across
     assert np.allclose(signature(picture, Orientation(True, True, False)), signature(shown))
     assert signature(np.full((9, 7, 3), 40, np.uint8)).max() == 40
+
+
+def test_our_index_as_torchcodecs_mappings() -> None:
+    info = probe_video(make_clip(options={"bf": "2", "g": "6"}))
+    frames = json.loads(frame_mappings(info))["frames"]
+    assert frame_mappings(info) is frame_mappings(info)  # made once
+    assert [frame["pts"] for frame in frames] == (info.pts + info.start_pts).tolist()
+    assert [i for i, frame in enumerate(frames) if frame["key_frame"]] == [0, 6, 12, 18]
+    assert {frame["duration"] for frame in frames} == {info.last_duration}
 
 
 def test_patterns(clip: Path) -> None:
