@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import typer
@@ -24,8 +25,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..config import VideoSampling
 from ..errors import ConfigError, MediaError, StorageError
 from ..media.info import VideoInfo
-from .bench_contestants import CONTESTANTS, Job, Reply, reference, serve
-from .bench_report import Cell, Clip, draw, load_pyplot, record, summarise, table
+from .bench_contestants import CONTESTANTS, Job, Reply, Sweep, reference, serve
+from .bench_report import Cell, Clip, draw, load_pyplot, record, summarise, sweep_table, table
 from .frames import choose, open_clip
 
 PATIENCE = 300.0
@@ -55,6 +56,10 @@ def decode(
         ),
     ] = 1,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of timing.")] = 5,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(help="Also decode with so many clips in flight, in threads: 1,2,4."),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw frames a second to this file.")] = None,
     json_out: Annotated[
         Path | None, typer.Option("--json", help="Write everything measured to this file.")
@@ -69,11 +74,17 @@ def decode(
     all cores decode; that CPU time over the first decoder's (median and spread of the rounds'
     ratios, over the clips that both decode); peak memory of the process. Planes are compared bit
     by bit, RGB by which frame it is. Decoders that aren't installed are named below the table.
+
+    With `--concurrency` a second table has the frames a second by clips in flight, and the most of
+    them: where the machine is saturated.
     """
     names = _split(decoders, CONTESTANTS, "--decoders")
     patterns = tuple(pattern.split(","))
+    levels = parse_levels(concurrency)
     pyplot = load_pyplot() if plot is not None else None
     out = Console()
+    if not out.is_terminal:  # a file has room for the table
+        out = Console(width=max(out.width, 170))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with (
         Progress(
@@ -90,6 +101,7 @@ def decode(
             else:
                 missing[name] = worker.missing
         cells = measure(workers, clips, patterns, threads, rounds, progress)
+        swept = sweep(workers, clips, cells, levels, threads, rounds, progress) if levels else []
     summary = [
         row
         for at in patterns
@@ -97,6 +109,8 @@ def decode(
         if (row := summarise(name, at, cells, next(iter(workers)), clips)) is not None
     ]
     out.print(table(summary, len(clips), rounds, threads))
+    if swept:
+        out.print(sweep_table(swept, levels, rounds))
     for title, reasons in (("not installed", missing), ("left out", left_out)):
         for name, reason in reasons.items():
             out.print(f"{title}: {name}: {reason}", markup=False, highlight=False)
@@ -105,7 +119,9 @@ def decode(
             text = f"not decoded: {name}, {at}, {clips[number].path}: {reason}"
             out.print(text, markup=False, highlight=False)
     if json_out is not None:
-        json_out.write_text(json.dumps(record(summary, missing, left_out, cells, clips), indent=1))
+        json_out.write_text(
+            json.dumps(record(summary, swept, missing, left_out, cells, clips), indent=1)
+        )
     if pyplot is not None:
         draw(pyplot, summary, str(plot))
 
@@ -194,7 +210,7 @@ class Worker:
         self._process.join()
         self._connection.close()
 
-    def ask(self, job: Job) -> Reply:
+    def ask(self, job: Job | Sweep) -> Reply:
         """Decode once; whatever goes wrong is the reply's ``error``."""
         try:
             self._connection.send(job)
@@ -257,3 +273,62 @@ def measure(
                     cell.rounds[-1][number] = reply
                     cell.peak_bytes = max(cell.peak_bytes, reply.peak_bytes)
     return cells
+
+
+def parse_levels(text: str | None) -> tuple[int, ...]:
+    """``1,2,4`` as numbers; none without the option."""
+    if text is None:
+        return ()
+    try:
+        levels = tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        levels = (0,)
+    if levels[0] < 1:
+        raise ConfigError(f"--concurrency {text!r}: expected whole numbers from 1, such as 1,2,4")
+    return levels
+
+
+def sweep(
+    workers: dict[str, Worker],
+    clips: Sequence[Clip],
+    cells: dict[tuple[str, str], Cell],
+    levels: Sequence[int],
+    threads: int,
+    rounds: int,
+    progress: Progress,
+) -> list[dict[str, Any]]:
+    """Frames a second of each decoder and pattern by clips in flight, over what it decodes.
+
+    The list of clips is repeated until each level has at least two clips a thread, and is the same
+    for all levels.
+    """
+    task = progress.add_task("clips in flight", total=rounds * len(levels) * len(cells))
+    rates: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for turn in range(rounds):
+        for name, at in list(cells) if turn % 2 == 0 else list(cells)[::-1]:
+            done = [n for n in range(len(clips)) if n not in cells[name, at].errors]
+            for level in levels:
+                progress.advance(task)
+                if not done:
+                    continue
+                jobs = tuple(
+                    Job(str(clips[n].path), clips[n].info, clips[n].stream, frames, threads)
+                    for n in done
+                    for frames in [clips[n].frames[at]]
+                ) * -(-2 * levels[-1] // len(done))
+                reply = workers[name].ask(Sweep(jobs, level))
+                if reply.error is None:
+                    count = sum(len(set(job.frames)) for job in jobs)
+                    found = rates.setdefault((name, at), {}).setdefault(level, [])
+                    found.append(count / reply.wall)
+    return [sweep_row(name, at, found) for (name, at), found in rates.items()]
+
+
+def sweep_row(name: str, pattern: str, rates: dict[int, list[float]]) -> dict[str, Any]:
+    """Medians by level, and the level that gives most."""
+    medians = {level: median(found) for level, found in sorted(rates.items())}
+    best = max(medians, key=lambda level: medians[level])
+    return {
+        "decoder": name, "pattern": pattern, "frames_per_second": medians,
+        "saturated": medians[best], "in_flight": best,
+    }  # fmt: skip

@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from multiprocessing.connection import Connection
@@ -47,6 +48,14 @@ class Job:
     frames: tuple[int, ...]
     threads: int
     check: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Jobs to do with so many in flight at a time, in threads of one process."""
+
+    jobs: tuple[Job, ...]
+    in_flight: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +220,15 @@ def serve(name: str, connection: Connection) -> None:
         return
     connection.send(None)
     infos: dict[str, VideoInfo] = {}  # one object a clip, for what is kept by clip
-    while (job := connection.recv()) is not None:
-        job = replace(job, info=infos.setdefault(job.path, job.info))
-        data = Path(job.path).read_bytes()
+    while (asked := connection.recv()) is not None:
+        given: tuple[Job, ...] = asked.jobs if isinstance(asked, Sweep) else (asked,)
+        jobs = [replace(job, info=infos.setdefault(job.path, job.info)) for job in given]
+        data = {job.path: Path(job.path).read_bytes() for job in jobs}
         try:
-            connection.send(_measure(run, job, data))
+            if isinstance(asked, Sweep):
+                connection.send(_measure_sweep(run, jobs, data, asked.in_flight))
+            else:
+                connection.send(_measure(run, jobs[0], data[asked.path]))
         except Exception as error:  # whatever a library raises is a cell of the table
             line = (str(error).strip().splitlines() or [""])[0]
             connection.send(Reply(error=f"{type(error).__name__}: {line}"))
@@ -230,6 +243,25 @@ def _measure(run: Callable[[Job, bytes], Frames], job: Job, data: bytes) -> Repl
             marks.append((index, mark(what)))
     wall, cpu = time.perf_counter() - start, _cpu_seconds() - cpu
     return Reply(wall, cpu, _peak_bytes(), marks)
+
+
+def _measure_sweep(
+    run: Callable[[Job, bytes], Frames],
+    jobs: Sequence[Job],
+    data: dict[str, bytes],
+    in_flight: int,
+) -> Reply:
+    def drain(job: Job) -> None:
+        for _ in run(job, data[job.path]):
+            pass
+
+    _reset_peak()
+    cpu, start = _cpu_seconds(), time.perf_counter()
+    with ThreadPoolExecutor(in_flight) as pool:
+        for _ in pool.map(drain, jobs):
+            pass
+    wall, cpu = time.perf_counter() - start, _cpu_seconds() - cpu
+    return Reply(wall, cpu, _peak_bytes())
 
 
 def mark(what: Any) -> Mark:

@@ -110,8 +110,24 @@ def _cell(row: dict[str, Any], name: str, digits: int) -> str:
     return f"{middle:,.{digits}f} ({low:,.{digits}f}–{high:,.{digits}f})"
 
 
+def sweep_table(rows: Sequence[dict[str, Any]], levels: Sequence[int], rounds: int) -> Table:
+    """Frames a second by clips in flight."""
+    result = Table(title=f"frames a second by clips in flight, median of {rounds} rounds")
+    for name in ("frames", "decoder"):
+        result.add_column(name)
+    for name in (*map(str, levels), "most", "at"):
+        result.add_column(name, justify="right")
+    for row in rows:
+        rates = row["frames_per_second"]
+        cells = [f"{rates[level]:,.0f}" if level in rates else "–" for level in levels]
+        most = f"{row['saturated']:,.0f}"
+        result.add_row(row["pattern"], row["decoder"], *cells, most, str(row["in_flight"]))
+    return result
+
+
 def record(
     summary: Sequence[dict[str, Any]],
+    swept: Sequence[dict[str, Any]],
     missing: dict[str, str],
     left_out: dict[str, str],
     cells: dict[tuple[str, str], Cell],
@@ -129,7 +145,7 @@ def record(
     return {
         "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
         "python": platform.python_version(), "missing": missing, "left_out": left_out,
-        "rows": list(summary), "seconds": times,
+        "rows": list(summary), "in_flight": list(swept), "seconds": times,
     }  # fmt: skip
 
 

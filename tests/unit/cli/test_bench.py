@@ -11,7 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from tests.unit.media.clips import make_clip
-from zephon_mm.cli.bench import Worker, frames_of
+from zephon_mm.cli.bench import Worker, frames_of, parse_levels, sweep_row
 from zephon_mm.cli.bench_contestants import (
     CONTESTANTS,
     Contestant,
@@ -80,6 +80,24 @@ def test_a_decoder_that_refuses_a_clip_is_told(tmp_path: Path) -> None:
     if "not installed: torchcodec" not in out:  # CI has it
         assert "1 of 2" in out and f"not decoded: torchcodec, all, {paths[1]}: " in out
         assert "reliable pts" in out
+
+
+def test_clips_in_flight(clip: Path, tmp_path: Path) -> None:
+    record = tmp_path / "all.json"
+    options = ["--rounds", 2, "--pattern", "uniform:4", "--decoders", "pyav,pyav-sequential"]
+    out = run(clip, *options, "--concurrency", "2,1", "--json", record)
+    assert "clips in flight" in out
+    for row in json.loads(record.read_text())["in_flight"]:
+        rates = row["frames_per_second"]
+        assert list(rates) == ["1", "2"] and min(rates.values()) > 0
+        assert row["saturated"] == max(rates.values()) == rates[str(row["in_flight"])]
+    assert sweep_row("a", "all", {4: [9, 2, 3], 1: [5]}) == {
+        "decoder": "a", "pattern": "all", "frames_per_second": {1: 5, 4: 3},
+        "saturated": 5, "in_flight": 1,
+    }  # fmt: skip
+    for text in ("0", "a", "1,,2", ""):
+        with pytest.raises(ConfigError, match="such as 1,2,4"):
+            parse_levels(text)
 
 
 def test_wrong_frames_are_counted() -> None:
