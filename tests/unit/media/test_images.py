@@ -91,6 +91,8 @@ def test_real_pictures_equal_the_processors(cases: Path) -> None:
     for path in sorted((cases / "media/image").iterdir()):
         data = path.read_bytes()
         info = probe_image(data)
+        if info.width * info.height > 178_956_970:  # measuring refuses it; decoding takes 20 GB
+            continue
         try:
             decode_image(data, info)
         except MediaError:
