@@ -78,7 +78,7 @@ class Normalisation(NamedTuple):
     video_std: Colour
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Batch:
     """A rank's rows of one step; R rows of S tokens.
 
@@ -120,6 +120,16 @@ class Batch:
     def __len__(self) -> int:
         """Rows."""
         return len(self.slots)
+
+    def __repr__(self) -> str:
+        """One line: what it holds, not its tensors."""
+        rows, length = self.input_ids.shape
+        return (
+            f"Batch(step={self.step}, rows={rows}×{length}, "
+            f"documents={sum(map(len, self.documents))}, pictures={len(self.image_grids)}, "
+            f"clips={len(self.video_grids)}, targets={self.num_target_tokens}, "
+            f"device={self.input_ids.device})"
+        )
 
     @property
     def num_items_in_batch(self) -> int:

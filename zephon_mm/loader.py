@@ -24,7 +24,7 @@ from .backends import (
 from .batch import Batch
 from .collate import collate
 from .config import DataConfig, ExecutionConfig, check_dp_size, lane_range
-from .errors import StateError
+from .errors import ConfigError, StateError
 from .pipeline import (
     Collate,
     LaneSnapshot,
@@ -77,6 +77,11 @@ class Loader:
         dp_rank: int = 0,
         dp_size: int = 1,
     ) -> None:
+        if not isinstance(config, DataConfig):
+            raise ConfigError(
+                f"Loader takes a DataConfig, not {type(config).__name__}: "
+                "DataConfig.from_yaml(path) reads one"
+            )
         check_dp_size(config.global_batch, dp_size, dp_rank)
         self.config = config
         self.execution = execution or ExecutionConfig()
@@ -133,6 +138,7 @@ class Loader:
                     yield batch
                 # a batch that was handed out counts as consumed, so the boundary moves first
                 self._ring.append((step.number + 1, step.lanes))
+                self._report.watch(step.lanes)
                 self._step = step.number + 1
                 self._count(step.batches[-1])
                 yield step.batches[-1]

@@ -184,4 +184,6 @@ def test_states_of_some_ranks_only_are_refused(mixed: DataConfig) -> None:
         half = loader.state_dict()
     with Loader(mixed, SERIAL) as loader, pytest.raises(StateError, match="merge_states"):
         loader.load_state_dict(half)
-    assert merge_states([half]) == half
+    with pytest.raises(StateError, match="gather those of all ranks"):
+        merge_states([half, half])
+    assert merge_states([half], partial=True) == half

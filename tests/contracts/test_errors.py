@@ -300,3 +300,25 @@ def test_a_state_is_plain_data(config: DataConfig) -> None:
         assert json.loads(json.dumps(state)) == state
         with pytest.raises(StateError, match="what no state does"):
             loader.load_state_dict(state | {"lanes": {"0": b"bytes"}})
+
+
+def test_a_source_of_a_mixture_that_gives_nothing_is_told_of(
+    config: DataConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    typo = wrong_key(config, tmp_path).sources[0]
+    mixture = replace(config, sources=(*config.sources, typo), stop=Stop(epochs=2))
+    with Loader(mixture, SERIAL) as loader:
+        list(loader)
+    told = [r.getMessage() for r in caplog.records if "has given no document" in r.getMessage()]
+    assert len(told) == 1 and "'typo'" in told[0] and "captoin" in told[0]
+
+
+def test_names_are_looked_at_before_anything_is_opened(config: DataConfig) -> None:
+    wrong = replace(config, tokenizer="/no/such/folder", model="qwen3_vll")
+    with pytest.raises(ConfigError, match="did you mean 'qwen3_vl'"):
+        Loader(wrong, SERIAL)
+    source = replace(config.sources[0], format="imagetext")
+    with pytest.raises(ConfigError, match="did you mean 'image_text'"):
+        Loader(replace(wrong, model="qwen3_vl", sources=(source,)), SERIAL)
+    with pytest.raises(ConfigError, match="from_yaml"):
+        Loader("vlm.yaml", SERIAL)  # type: ignore[arg-type]

@@ -49,6 +49,10 @@ def digest(
     state: Annotated[
         Path | None, typer.Option(help="Start from a state that --save-state wrote.")
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="A change of the config since --state that is meant (repeatable)."),
+    ] = None,
 ) -> None:
     """Print ``step<TAB>sha256`` of each global batch, and nothing else, on stdout.
 
@@ -70,7 +74,8 @@ def digest(
         execution = replace(execution, workers=workers)
     if save_state is not None and not save_state.absolute().parent.is_dir():
         raise ConfigError(f"--save-state {save_state}: its folder is not there")
-    with Ranks(data, execution, dp_size, None if state is None else read_state(state)) as ranks:
+    saved = None if state is None else read_state(state)
+    with Ranks(data, execution, dp_size, saved, allow=allow or ()) as ranks:
         last = ranks.step + steps
         save_at = last if at is None else at
         for name, step in [("--at", save_at), *(("--resume-at", k) for k in resume_at or ())]:
@@ -98,6 +103,7 @@ class Ranks:
         execution: used by every rank.
         dp_size: number of ranks.
         state: the merged state to start from; None starts at step 0.
+        allow: see `Loader.load_state_dict`.
     """
 
     def __init__(
@@ -106,7 +112,10 @@ class Ranks:
         execution: ExecutionConfig,
         dp_size: int,
         state: Mapping[str, Any] | None = None,
+        *,
+        allow: Sequence[str] = (),
     ) -> None:
+        self._allow = allow
         self._data, self._execution, self._dp_size = data, execution, dp_size
         self._loaders: list[Loader] = []
         self._iterators: list[Iterator[Batch]] = []
@@ -157,7 +166,7 @@ class Ranks:
                 loader = Loader(self._data, self._execution, dp_rank=rank, dp_size=self._dp_size)
                 self._loaders.append(loader)
                 if state is not None:
-                    loader.load_state_dict(state)
+                    loader.load_state_dict(state, allow=self._allow)
             self._iterators = [iter(loader) for loader in self._loaders]
         except BaseException:
             self.close()

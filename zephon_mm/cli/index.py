@@ -62,6 +62,8 @@ def index(
 
     The index of a shard is a Parquet file beside it (NAME.zmm.parquet). Shards that have one are
     not read again; one that doesn't fit its shard any more is an error until --force.
+
+        zephon-mm index 'data/photos-{000000..000003}.tar' 'data/clips-*.tar' --workers 4
     """
     from ..media.probe import probe_member
     from ..shards import open_source
@@ -75,7 +77,7 @@ def index(
     )
     check: Verify | None = None
     if verify:
-        from .verify import verify_member
+        from ..media.verify import verify_member
 
         check = verify_member
     with _Bar() as bar:

@@ -204,7 +204,7 @@ class DataConfig:
         on_bad_sample: ``quarantine`` counts and logs a sample whose bytes make it impossible;
             ``raise`` stops.
         max_consecutive_quarantined: failures in a row in a lane that stop the run.
-        pixel_class: C7; which pixels are trained on. ``planes-v1`` is the only one yet.
+        pixel_class: which pixels are trained on. ``planes-v1`` is the only one yet.
     """
 
     sources: tuple[Source, ...]
@@ -259,7 +259,8 @@ class DataConfig:
             bare = [s.id for s in self.sources if s.mean_tokens is None]
             check(
                 not bare,
-                f"mixture='tokens' needs mean_tokens of every source; {', '.join(bare)} have none: "
+                "mixture='tokens' needs mean_tokens of every source, and "
+                f"{', '.join(map(repr, bare))} have none: "
                 "`zephon-mm measure CONFIG` prints them",
             )
         check(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from ..config import DataConfig
 from ..errors import ConfigError
 from .base import MediaLayout, ModelFamily
@@ -20,6 +22,7 @@ __all__ = [
     "ModelFamily",
     "Tokenizer",
     "build_family",
+    "check_model",
     "load_tokenizer",
     "measure_digest",
 ]
@@ -30,6 +33,14 @@ FAMILIES: dict[str, tuple[type[QwenFamily], ProcessorSettings]] = {
 }
 
 
+def check_model(name: str) -> None:
+    """Raise ConfigError unless there is a family of that name."""
+    if name not in FAMILIES:
+        close = difflib.get_close_matches(name, FAMILIES, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"model={name!r} must be one of {', '.join(FAMILIES)}{hint}")
+
+
 def build_family(config: DataConfig, tokenizer: Tokenizer) -> ModelFamily:
     """The family that `DataConfig.model` names, with the settings of the tokeniser's folder.
 
@@ -37,8 +48,7 @@ def build_family(config: DataConfig, tokenizer: Tokenizer) -> ModelFamily:
         ConfigError: the name is not in the table, the tokeniser lacks a token that the family
             needs, the folder is of another family, or the template holds placeholders.
     """
-    if config.model not in FAMILIES:
-        raise ConfigError(f"model={config.model!r} must be one of {', '.join(FAMILIES)}")
+    check_model(config.model)
     family, defaults = FAMILIES[config.model]
     start, end, image, video = (tokenizer.token_id(name) for name in VISION_TOKENS)
     for name in VISION_TOKENS:

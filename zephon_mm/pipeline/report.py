@@ -6,16 +6,21 @@ import json
 import logging
 import threading
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import IO
 
 from ..config import DataConfig
 from ..errors import ConfigError
 from ..sample import MeasuredDocument, Rejected, SampleRef
+from .lane import LaneSnapshot
 
 _log = logging.getLogger("zephon_mm")
 
 KEPT = 1000
 """Entries kept in memory."""
+
+FRUITLESS = 20
+"""Samples of a source without a document, after which a warning says so."""
 
 
 class Report:
@@ -42,12 +47,17 @@ class Report:
         self._seen: set[tuple[int, int, int, str]] = set()
         self._lock = threading.Lock()
         self._entries: deque[dict[str, str | int]] = deque(maxlen=KEPT)
+        self._unseen = {i for i, source in enumerate(config.sources) if source.weight}
+        self._reasons: dict[str, Counter[str]] = {name: Counter() for name in self._ids}
         self.damaged: Counter[str] = Counter()
         self.last_rejected: deque[Rejected] = deque(maxlen=5)
 
     def reject(self, rejected: Rejected) -> None:
         """A sample that gave no document, or a piece that trains nothing."""
         self.last_rejected.append(rejected)
+        reasons = self._reasons[self._ids[rejected.ref.source]]
+        if len(reasons) < KEPT:
+            reasons[f"{rejected.outcome} at stage {rejected.stage}: {rejected.reason}"] += 1
         self._add(
             rejected.ref,
             rejected.shard,
@@ -61,6 +71,23 @@ class Report:
         """A delivered document with a medium that can't be decoded: its labels are −100 (C6)."""
         self.damaged[self._ids[document.ref.source]] += 1
         self._add(document.ref, document.shard, document.key, "damaged", "decode", reason)
+
+    def watch(self, lanes: Sequence[LaneSnapshot]) -> None:
+        """Warn once of each source that has given nothing but rejected samples so far."""
+        for number in list(self._unseen):
+            counts = [lane.sequencer.counts[number] for lane in lanes]
+            rejected = sum(sum(c[1:4]) for c in counts)
+            if any(c[0] or c[4] for c in counts):
+                self._unseen.discard(number)
+            elif rejected >= FRUITLESS:
+                self._unseen.discard(number)
+                reasons = self._reasons[self._ids[number]].most_common(1)
+                _log.warning(
+                    "source %r has given no document in its first %d samples; most often: %s",
+                    self._ids[number],
+                    rejected,
+                    reasons[0][0] if reasons else "see reject_log",
+                )
 
     def entries(self) -> list[dict[str, str | int]]:
         """The last `KEPT` entries, oldest first. Any thread may ask while others report."""

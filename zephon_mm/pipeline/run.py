@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from ..backends import Backend
 from ..config import DataConfig, ExecutionConfig, Source
-from ..models import ModelFamily, Tokenizer, build_family, load_tokenizer
+from ..formats import check_options, load_format
+from ..models import ModelFamily, Tokenizer, build_family, check_model, load_tokenizer
 from ..plan import Plan, SourceShape
 from ..sample import Rejected
 from ..shards import Manifest, ShardDone, ShardReader, open_source
@@ -95,6 +96,10 @@ def open_run(
         ConfigError: a path names nothing, the tokenizer is missing, every source is empty.
         ShardIndexError: a shard is broken, or its index is stale.
     """
+    check_model(config.model)  # names first: they cost nothing to look at
+    for source in config.sources:
+        load_format(source.format)
+        check_options(source.format, source.options)
     tokenizer = load_tokenizer(config.tokenizer)
     family = build_family(config, tokenizer)
     manifests = tuple(_open_source(source, execution, progress) for source in config.sources)

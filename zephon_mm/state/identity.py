@@ -98,7 +98,12 @@ def check_changes(changes: list[Change], allow: Collection[str]) -> None:
         return
     lines = "\n".join(f"  {c.field}: {c.old!r} in the state, {c.new!r} here" for c in refused)
     ways = [name for name in CHANGES if any(_allowed(c, (name,), same_source) for c in refused)]
-    hint = f"; changes that can be allowed by name: allow={ways!r}" if ways else ""
+    never = [c.field for c in refused if not _allowed(c, CHANGES, same_source)]
+    hint = ""
+    if never:
+        hint = f"; {', '.join(never[:4])} can't differ"
+    elif ways:
+        hint = f"; if that is meant, allow={[*allow, *ways]!r}"
     raise StateError(
         f"the state belongs to another data config{hint}. Fields that differ:\n{lines}"
     )

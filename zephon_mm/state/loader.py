@@ -119,14 +119,16 @@ class LoaderState:
         return state
 
 
-def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def merge_states(states: Sequence[Mapping[str, Any]], *, partial: bool = False) -> dict[str, Any]:
     """Join the states of several ranks of one step into one.
 
     Args:
         states: what each rank's ``state_dict()`` gave; a lane may come more than once.
+        partial: allow that lanes are missing, for merging in several rounds.
 
     Raises:
-        StateError: the states are of different runs or steps, or disagree about a lane.
+        StateError: the states are of different runs or steps, disagree about a lane, or are not
+            of all lanes.
     """
     if not states:
         raise StateError("merge_states needs at least one state")
@@ -145,6 +147,11 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for lane, data in state.lanes.items():
             if lanes.setdefault(lane, data) != data:
                 raise StateError(f"two states of lane {lane} at step {first.step} differ")
+    if not partial and len(lanes) < first.num_lanes:
+        raise StateError(
+            f"the states hold lanes {_ranges(lanes)} of {first.num_lanes}: gather those of all "
+            "ranks (partial=True merges in several rounds)"
+        )
     return LoaderState(first.step, first.num_lanes, first.identity, lanes, first.changes).to_dict()
 
 
