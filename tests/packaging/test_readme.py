@@ -1,4 +1,4 @@
-"""The README names only what exists.
+"""The README names only what exists, and docs/config.md every field.
 
 Its config loads, its code runs up to the model, its links lead somewhere, its commands have those
 options.
@@ -7,9 +7,12 @@ options.
 from __future__ import annotations
 
 import re
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 import zephon_mm
@@ -18,6 +21,7 @@ from zephon_mm.config import load_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
+CONFIG_PAGE = (ROOT / "docs" / "config.md").read_text("utf-8")
 
 
 def block(language: str) -> str:
@@ -59,3 +63,36 @@ def test_options_it_names_are_there(command: str) -> None:
 def test_make_targets_it_names_are_there() -> None:
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     assert set(re.findall(r"make (demo|test|lint|\w+)$", README, re.MULTILINE)) <= targets
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        zephon_mm.DataConfig,
+        zephon_mm.Source,
+        zephon_mm.VideoSampling,
+        zephon_mm.ImageSizing,
+        zephon_mm.Packing,
+        zephon_mm.Stop,
+        zephon_mm.ExecutionConfig,
+    ],
+)
+def test_config_page_has_every_field_and_its_default(config: Any) -> None:
+    section = CONFIG_PAGE.split(f"\n## {config.__name__}\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) (?<!\\)\| .+ \|$", section, re.MULTILINE)
+    written = {name: default.replace("\\|", "|").strip("`") for name, default in rows}
+    assert list(written) == [entry.name for entry in fields(config)]
+    for entry in fields(config):
+        if entry.default is MISSING and entry.default_factory is MISSING:
+            assert written[entry.name] == "required"
+        elif entry.default is MISSING or is_dataclass(entry.default):
+            assert written[entry.name] == "{}"
+        else:
+            assert yaml.safe_load(written[entry.name]) == entry.default
+
+
+def test_config_page_example_loads(tmp_path: Path) -> None:
+    path = tmp_path / "vlm.yaml"
+    path.write_text(re.findall(r"```yaml\n(.*?)```", CONFIG_PAGE, re.DOTALL)[0], "utf-8")
+    config, execution = load_yaml(path)
+    assert config.sources[1].options == {"text_key": "alt"} and execution.workers == 4

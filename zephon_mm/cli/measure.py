@@ -7,7 +7,7 @@ outcomes. The ``mean_tokens`` lines are what ``mixture: tokens`` wants of a sour
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from ..config import load_yaml
 from ..sample import MeasuredDocument, Measurement, SampleRef
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 BLOCK = 8
 """Samples measured by one task."""
+
+WIDEST = 10_000
+"""Columns that the table may take, wider than the terminal or not."""
 
 
 @dataclass
@@ -101,15 +105,8 @@ def measure(
                 total.add(measurement)
                 progress.advance(task)
             totals.append(total)
-    out = Console()
-    ids = [source.id for source in data.sources]
-    out.print(table(ids, totals))
-    for name, total in zip(ids, totals, strict=True):
-        for reason, count in total.reasons.most_common(5):
-            out.print(f"{name}: {count} × {reason}", markup=False, highlight=False)
-    out.print("\nmean_tokens for the config:", highlight=False)
-    for name, total in zip(ids, totals, strict=True):
-        out.print(f"  {name}: {total.mean_tokens:.1f}", markup=False, highlight=False)
+    if not report({s.id: total for s, total in zip(data.sources, totals, strict=True)}):
+        raise typer.Exit(1)
 
 
 def spread(source: int, manifest: Manifest, most: int) -> list[SampleRef]:
@@ -137,28 +134,71 @@ def measured(run: Run, refs: Sequence[SampleRef], workers: int) -> Iterator[Meas
                 yield result
 
 
-def table(ids: Sequence[str], totals: Sequence[Totals]) -> Table:
-    """One row a source."""
+def report(totals: Mapping[str, Totals]) -> bool:
+    """Print what was measured of each source; whether every source gives a document.
+
+    Nothing is cut: what is wider than the terminal wraps there.
+    """
+    out = Console(highlight=False)
+    rows = table(totals)
+    out.width = max(out.width, Console(width=WIDEST).measure(rows).maximum)
+    out.print(rows)
+    for name, total in totals.items():
+        for line in details(total):
+            out.print(f"{name}: {line}", markup=False, soft_wrap=True)
+    out.print(
+        "\nTokens above are of a document that is delivered. mean_tokens is of a sample drawn, "
+        "those without a document counted as 0: what `mixture: tokens` takes.\n"
+        "mean_tokens for the config:",
+        soft_wrap=True,
+    )
+    for name, total in totals.items():
+        mean = total.mean_tokens
+        value = f"{mean:.1f}" if mean >= 1 else f"{mean:.4f}" if mean else "no document"
+        out.print(f"  {name}: {value}", markup=False, soft_wrap=True)
+    empty = {name: total for name, total in totals.items() if not total.num_tokens}
+    for name, total in empty.items():
+        out.print(nothing(name, total), style="red", markup=False, soft_wrap=True)
+    return not empty
+
+
+def table(totals: Mapping[str, Totals]) -> Table:
+    """One row a source: of those measured, what a delivered document is in the mean."""
     result = Table(title="a mean document of each source")
-    for name in ("source", "samples", "measured", "tokens: mean", "p50", "max", "targets"):
-        result.add_column(name, justify="left" if name == "source" else "right")
-    for name in ("pictures", "clips", "frames", "patches", "outcomes"):
-        result.add_column(name, justify="left" if name == "outcomes" else "right")
-    for name, total in zip(ids, totals, strict=True):
-        documents = max(1, len(total.num_tokens))
-        lengths = np.array(total.num_tokens or [0])
-        result.add_row(
-            name,
-            f"{total.samples:,}",
-            f"{sum(total.outcomes.values()):,}",
-            f"{lengths.mean():,.1f}",
-            f"{np.median(lengths):,.0f}",
-            f"{lengths.max():,}",
-            f"{total.num_targets / documents:,.1f}",
-            f"{total.media['image'] / documents:.2f}",
-            f"{total.media['video'] / documents:.2f}",
-            f"{total.media['frames'] / documents:.1f}",
-            f"{total.num_patches / documents:,.0f}",
-            ", ".join(f"{count:,} {kind}" for kind, count in sorted(total.outcomes.items())),
+    for name in ("source", "documents", "tokens", "pictures", "clips"):
+        result.add_column(name, justify="left" if name == "source" else "right", no_wrap=True)
+    for name, total in totals.items():
+        documents = len(total.num_tokens)
+        means = (
+            f"{sum(total.num_tokens) / documents:,.1f}" if documents else "-",
+            f"{total.media['image'] / documents:.2f}" if documents else "-",
+            f"{total.media['video'] / documents:.2f}" if documents else "-",
         )
+        result.add_row(Text(name), f"{documents:,}", *means)
     return result
+
+
+def details(total: Totals) -> Iterator[str]:
+    """Lines below the table: outcomes, the spread of tokens, media, and what went wrong."""
+    outcomes = ", ".join(f"{count:,} {kind}" for kind, count in sorted(total.outcomes.items()))
+    yield f"{sum(total.outcomes.values()):,} of {total.samples:,} samples: {outcomes or 'none'}"
+    documents = len(total.num_tokens)
+    if documents:
+        yield (
+            f"tokens p50 {np.median(total.num_tokens):,.0f}, max {max(total.num_tokens):,}, "
+            f"targets {total.num_targets / documents:,.1f} a document"
+        )
+    if total.media:
+        yield (
+            f"frames {total.media['frames'] / documents:,.1f}, "
+            f"patches {total.num_patches / documents:,.0f} a document"
+        )
+    for reason, count in total.reasons.most_common(5):
+        yield f"{count:,} × {reason}"
+
+
+def nothing(name: str, total: Totals) -> str:
+    """What to say of a source without a document."""
+    looked_at = sum(total.outcomes.values())
+    why = [f"; the commonest reason: {reason}" for reason, _ in total.reasons.most_common(1)]
+    return f"{name}: 0 of {looked_at:,} samples looked at give a document{''.join(why)}"
