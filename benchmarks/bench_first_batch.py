@@ -87,14 +87,16 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--tokenizer", help="folder; None: Qwen's vocabulary of 151,643 tokens")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        build_tokenizer(folder / "tokenizer")
+        if options.tokenizer is None:
+            build_tokenizer(folder / "tokenizer")
         config = DataConfig(
             sources=(Source(id="text", urls=write_texts(folder, 8), format="text"),),
             model="qwen3_vl",
-            tokenizer=str(folder / "tokenizer"),
+            tokenizer=options.tokenizer or str(folder / "tokenizer"),
             sequence_length=8192,
             global_batch=options.lanes,
             lanes=options.lanes,

@@ -21,7 +21,7 @@ from ..sequencer import MAX_WAIT, Piece, Recipe, Sequencer, SequencerState
 from ..sequencer.cutting import Relayout
 from ..state import LaneState, LiveDocument
 
-BLOCKS = (8, 2, 2, 2, 2, 4, 4)
+BLOCKS = (8, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 4, 4)
 """Draws measured by one task, for the first tasks: a lane's first sequence waits for few documents
 that it does not need."""
 
