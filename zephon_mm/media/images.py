@@ -26,22 +26,28 @@ from ..patches import PatchLayout
 from .image_file import IMAGE_ERRORS, describe_error, open_image, upright
 from .info import ImageInfo
 
+MAX_PIXELS = 178_956_970
+"""Pixels that are decoded unless the caller says more: Pillow's own bound."""
 
-def decode_image(data: bytes | bytearray | memoryview, info: ImageInfo) -> torch.Tensor:
+
+def decode_image(
+    data: bytes | bytearray | memoryview, info: ImageInfo, *, max_pixels: int = MAX_PIXELS
+) -> torch.Tensor:
     """The picture as shown, RGB: uint8 [3, height, width], channels last in memory.
 
     Args:
         data: the file.
         info: its probe.
+        max_pixels: a larger picture is refused before room is made for it.
 
     Raises:
-        MediaError: the probe holds a problem, or the pixels can't be decoded (truncated, broken),
-            or they are of another size than the probe says.
+        MediaError: it is too large, the probe holds a problem, the pixels can't be decoded
+            (truncated, broken), or they are of another size than the probe says.
     """
     if info.problem is not None:
         raise MediaError(info.problem, stage="decode")
     try:
-        with open_image(data, info.width * info.height) as image:
+        with open_image(data, min(max_pixels, info.width * info.height)) as image:
             array = np.array(_to_rgb(upright(image)))
     except IMAGE_ERRORS as error:
         raise MediaError(
@@ -73,7 +79,8 @@ def image_patches(
 ) -> NDArray[np.uint8]:
     """The picture's patches: uint8 [patches, 3·T·P·P], its one frame repeated over T.
 
-    After `normalisation_table` they equal the processor's ``pixel_values`` bit for bit.
+    After `normalisation_table` they equal the processor's ``pixel_values`` bit for bit. Its size
+    was judged when it was measured (``image.max_source_pixels``), and is not bounded here.
 
     Args:
         data: the file.
@@ -84,7 +91,7 @@ def image_patches(
     Raises:
         MediaError: as `decode_image`.
     """
-    picture = decode_image(data, info)
+    picture = decode_image(data, info, max_pixels=info.width * info.height)
     return patches_of(resize_image(picture, size), patch)
 
 
