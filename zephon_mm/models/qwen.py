@@ -9,6 +9,7 @@ width) of its merged patch, counted from the position before it, and after the r
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
@@ -39,7 +40,7 @@ class VisionTokens:
 
 
 @dataclass(frozen=True)
-class QwenFamily:
+class QwenFamily(ABC):
     """The base of both families; a family adds how a clip is laid out and written."""
 
     name: ClassVar[str]
@@ -100,8 +101,9 @@ class QwenFamily:
         grid_t = -(-num_frames // self.patches.temporal_patch_size)
         return self._layout(grid_t, self._frame_size(num_frames, height, width))
 
+    @abstractmethod
     def _frame_size(self, num_frames: int, height: int, width: int) -> tuple[int, int]:
-        raise NotImplementedError
+        """(height, width) of each of a clip's frames."""
 
     def _layout(self, grid_t: int, size: tuple[int, int]) -> MediaLayout:
         patch = self.patches.patch_size
@@ -118,10 +120,11 @@ class QwenFamily:
             return self._video_block(grid, pts_seconds)
         return self._wrapped(self.vision.image, math.prod(grid) // self.patches.merge_size**2)
 
+    @abstractmethod
     def _video_block(
         self, grid: tuple[int, int, int], pts_seconds: Sequence[float]
     ) -> NDArray[np.int32]:
-        raise NotImplementedError
+        """A clip's whole block of token ids, int32 [n]."""
 
     def _wrapped(self, placeholder: int, count: int) -> NDArray[np.int32]:
         """``vision_start``, ``count`` placeholders, ``vision_end``."""
