@@ -51,9 +51,10 @@ def test_first_use_builds_and_the_next_reads_only_the_manifest(
     assert [(d.shard, d.built, d.num_shards) for d in seen] == [(u, True, 3) for u in urls]
     monkeypatch.setattr(module, "load_index", None)
     monkeypatch.setattr(module, "build_index", None)
+    (tmp_path / "hollow").touch()
     for url in urls:
         os.rename(url, url + ".away")  # 1,001 literal paths would not be looked at either
-        os.symlink("/dev/null", url)
+        os.symlink(tmp_path / "hollow", url)
     again = open_source(source(urls), probe=probe)
     assert again.shards == first.shards
     assert again.digest == first.digest
