@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--tokenizer", help="folder; None: Qwen's vocabulary of 151,643 tokens")
+    parser.add_argument("--tokenizer", help="folder; None: Qwen's vocabulary of 151,657 tokens")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
