@@ -143,6 +143,11 @@ def test_a_quarantined_sample_may_stop_the_run(config: DataConfig, tmp_path: Pat
         list(loader)
         assert loader.stats()["sources"]["t"]["quarantined"] == 1
     assert log.read_text().count("\n") == 1 and "bad00000" in log.read_text()
+    log.unlink()
+    with Loader(lenient, replace(SERIAL, reject_log=str(log))) as loader:
+        loader.close()  # it may be iterated afterwards, and still reports
+        list(loader)
+    assert log.read_text().count("\n") == 1
 
 
 def test_too_long_documents_may_stop_the_run(config: DataConfig) -> None:

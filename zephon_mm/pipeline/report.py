@@ -19,6 +19,9 @@ _log = logging.getLogger("zephon_mm")
 KEPT = 1000
 """Entries kept in memory."""
 
+MOST_SEEN = 1_000_000
+"""Samples remembered so as not to be told of twice; beyond it, memory counts more."""
+
 FRUITLESS = 20
 """Samples of a source without a document, after which a warning says so."""
 
@@ -33,17 +36,8 @@ class Report:
 
     def __init__(self, config: DataConfig, path: str | None = None) -> None:
         self._ids = [source.id for source in config.sources]
-        try:
-            self._file: IO[str] | None = (
-                None
-                if path is None
-                else open(path, "a", encoding="utf-8", errors="backslashreplace")
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"reject_log={path!r} can't be written ({error.strerror}); name a file in a folder "
-                "that is there"
-            ) from error
+        self._path = path
+        self._file = self._open()
         self._seen: set[tuple[int, int, int, str]] = set()
         self._lock = threading.Lock()
         self._entries: deque[dict[str, str | int]] = deque(maxlen=KEPT)
@@ -55,9 +49,10 @@ class Report:
     def reject(self, rejected: Rejected) -> None:
         """A sample that gave no document, or a piece that trains nothing."""
         self.last_rejected.append(rejected)
-        reasons = self._reasons[self._ids[rejected.ref.source]]
-        if len(reasons) < KEPT:
-            reasons[f"{rejected.outcome} at stage {rejected.stage}: {rejected.reason}"] += 1
+        with self._lock:
+            reasons = self._reasons[self._ids[rejected.ref.source]]
+            if len(reasons) < KEPT:
+                reasons[f"{rejected.outcome} at stage {rejected.stage}: {rejected.reason}"] += 1
         self._add(
             rejected.ref,
             rejected.shard,
@@ -81,7 +76,8 @@ class Report:
                 self._unseen.discard(number)
             elif rejected >= FRUITLESS:
                 self._unseen.discard(number)
-                reasons = self._reasons[self._ids[number]].most_common(1)
+                with self._lock:  # the feed's thread goes on reporting
+                    reasons = self._reasons[self._ids[number]].most_common(1)
                 _log.warning(
                     "source %r has given no document in its first %d samples; most often: %s",
                     self._ids[number],
@@ -95,11 +91,22 @@ class Report:
             return list(self._entries)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; a later entry opens it again."""
         with self._lock:
             if self._file is not None:
                 self._file.close()
                 self._file = None
+
+    def _open(self) -> IO[str] | None:
+        if self._path is None:
+            return None
+        try:
+            return open(self._path, "a", encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise ConfigError(
+                f"reject_log={self._path!r} can't be written ({error.strerror}); name a file in a "
+                "folder that is there"
+            ) from error
 
     def _add(
         self, ref: SampleRef, shard: str, key: str, outcome: str, stage: str, reason: str
@@ -108,6 +115,8 @@ class Report:
             place = (ref.source, ref.shard, ref.sample, stage)
             if place in self._seen:
                 return
+            if len(self._seen) >= MOST_SEEN:
+                self._seen.clear()
             self._seen.add(place)
             entry: dict[str, str | int] = {
                 "outcome": outcome,
@@ -119,6 +128,7 @@ class Report:
                 "reason": reason,
             }
             self._entries.append(entry)
+            self._file = self._file or self._open()
             if self._file is not None:
                 self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
                 self._file.flush()
