@@ -17,11 +17,13 @@ Pixels stay uint8 patches until `Batch.model_inputs`, which normalises them wher
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from .models.base import Colour
 from .models.normalise import normalise
@@ -76,6 +78,25 @@ class Normalisation(NamedTuple):
     image_std: Colour
     video_mean: Colour
     video_std: Colour
+
+
+class RowContents(NamedTuple):
+    """One row of a batch as arrays of the CPU: all that training sees of it, and its origin.
+
+    Attributes:
+        slot: its place in the global batch.
+        input_ids, labels: int64 [S].
+        position_ids: int64 [4, S].
+        documents: its documents.
+        patches: uint8 [n, columns], of each medium of the documents in turn.
+    """
+
+    slot: int
+    input_ids: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    position_ids: NDArray[np.int64]
+    documents: tuple[DocumentSpan, ...]
+    patches: tuple[NDArray[np.uint8], ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -194,30 +215,52 @@ class Batch:
         extras = {name: change(value) for name, value in self.extras.items()}
         return replace(self, extras=extras, **changed)
 
+    def rows(self) -> Iterator[RowContents]:
+        """Each row for itself, in the order of ``slots``."""
+        ids, labels = self.input_ids.cpu().numpy(), self.labels.cpu().numpy()
+        positions = self.position_ids.cpu().numpy()
+        patches = {
+            "image": self.image_patches.cpu().numpy(),
+            "video": self.video_patches.cpu().numpy(),
+        }
+        at = {"image": 0, "video": 0}
+        for row, documents in enumerate(self.documents):
+            found = []
+            for document in documents:
+                for span in document.media:
+                    start = at[span.kind]
+                    at[span.kind] = stop = start + span.num_patches
+                    found.append(patches[span.kind][start:stop])
+            yield RowContents(
+                slot=self.slots[row],
+                input_ids=ids[row],
+                labels=labels[row],
+                position_ids=positions[:, row],
+                documents=documents,
+                patches=tuple(found),
+            )
+
     def row_digests(self, pixels: bool = False) -> list[bytes]:
         """32 bytes of each row over all that training sees of it, and where it came from.
 
         Args:
             pixels: also over the bytes of its patches.
         """
-        ids, labels = self.input_ids.cpu().numpy(), self.labels.cpu().numpy()
-        positions = self.position_ids.cpu().numpy()
-        patches = {"image": self.image_patches.cpu(), "video": self.video_patches.cpu()}
-        at = {"image": 0, "video": 0}
-        digests = []
-        for row, documents in enumerate(self.documents):
-            digest = hashlib.blake2b(digest_size=32)
-            for array in (ids[row], labels[row], positions[:, row]):
-                digest.update(np.ascontiguousarray(array, dtype="<i8").data)
-            for document in documents:
-                digest.update(_identity(document))
-                for span in document.media:
-                    start = at[span.kind]
-                    at[span.kind] = stop = start + span.num_patches
-                    if pixels:
-                        digest.update(patches[span.kind][start:stop].numpy().data)
-            digests.append(digest.digest())
-        return digests
+        return [_row_digest(row, pixels) for row in self.rows()]
+
+
+def _row_digest(row: RowContents, pixels: bool) -> bytes:
+    digest = hashlib.blake2b(digest_size=32)
+    for array in (row.input_ids, row.labels, row.position_ids):
+        digest.update(np.ascontiguousarray(array, dtype="<i8").data)
+    patches = iter(row.patches)
+    for document in row.documents:
+        digest.update(_identity(document))
+        for _ in document.media:
+            medium = next(patches)
+            if pixels:
+                digest.update(medium.data)
+    return digest.digest()
 
 
 def _identity(document: DocumentSpan) -> bytes:
