@@ -6,18 +6,24 @@ of the channel and of one of 256 values, applied last, on the device where the p
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ..patches import PatchLayout
 from .base import Colour
+
+if TYPE_CHECKING:
+    import torch
 
 _RESCALE = 1 / 255
 
 
 def normalise(patches: torch.Tensor, mean: Colour, std: Colour) -> torch.Tensor:
     """Patches uint8 [n, columns] to float32 [n, columns]; columns run channel first."""
+    import torch  # a worker process that only decodes clips never needs it
+
     scale = 1.0 / _RESCALE
     shift = torch.tensor(mean, dtype=torch.float32, device=patches.device) * scale
     divide = torch.tensor(std, dtype=torch.float32, device=patches.device) * scale

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 HEAD = """
 import gc, os, signal, sys, threading, time
+import torch
 from zephon_mm.backends import *
 
 def ours():
