@@ -123,7 +123,7 @@ def config(**changes: Any) -> DataConfig:
         (ExecutionConfig, {"workers": 0}, "workers"),
         (ExecutionConfig, {"prefetch": 0}, "prefetch"),
         (ExecutionConfig, {"memory_budget": -1}, "memory_budget"),
-        (ExecutionConfig, {"decoder": "decord"}, "decoder"),
+        (ExecutionConfig, {"decoder": "opencv"}, "decoder"),
         (ExecutionConfig, {"device": "cuda"}, "device"),
         (ExecutionConfig, {"cache_dir": ""}, "cache_dir"),
         (ExecutionConfig, {"read_retries": -1}, "read_retries"),

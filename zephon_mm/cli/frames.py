@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..config import VideoSampling
+from ..decoders import REFERENCE
 from ..errors import ConfigError, MediaError, StorageError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ..decoders.base import DecodedFrame
     from ..media.info import VideoInfo
 
-REFERENCE = "pyav"
+
 THUMB = 160
 LABEL = 18
 GAP = 4

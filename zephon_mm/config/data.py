@@ -204,7 +204,9 @@ class DataConfig:
         on_bad_sample: ``quarantine`` counts and logs a sample whose bytes make it impossible;
             ``raise`` stops.
         max_consecutive_quarantined: failures in a row in a lane that stop the run.
-        pixel_class: which pixels are trained on. ``planes-v1`` is the only one yet.
+        pixel_class: which pixels of clips are trained on: ``planes-v1`` (exact planes, resized by
+            this package: the same on every exact decoder), ``rgb-decord`` or ``rgb-dali-cpu`` (the
+            RGB of that library, equal to no other).
     """
 
     sources: tuple[Source, ...]
@@ -222,7 +224,7 @@ class DataConfig:
     mixture: Literal["samples", "tokens"] = "samples"
     on_bad_sample: Literal["quarantine", "raise"] = "quarantine"
     max_consecutive_quarantined: int = 1000
-    pixel_class: Literal["planes-v1"] = "planes-v1"
+    pixel_class: Literal["planes-v1", "rgb-decord", "rgb-dali-cpu"] = "planes-v1"
 
     def __post_init__(self) -> None:
         if isinstance(self.sources, list):
@@ -274,8 +276,8 @@ class DataConfig:
         )
         whole("max_consecutive_quarantined", self.max_consecutive_quarantined)
         check(
-            self.pixel_class == "planes-v1",
-            f"pixel_class={self.pixel_class!r}: only 'planes-v1' is provided",
+            self.pixel_class in PIXEL_CLASSES,
+            f"pixel_class={self.pixel_class!r} must be one of {', '.join(PIXEL_CLASSES)}",
         )
 
     def global_batch_at(self, step: int) -> int:
@@ -312,3 +314,5 @@ SECTIONS: dict[str, type] = {
     "packing": Packing,
     "stop": Stop,
 }
+
+PIXEL_CLASSES = ("planes-v1", "rgb-decord", "rgb-dali-cpu")

@@ -17,7 +17,10 @@ class ExecutionConfig:
         workers: worker threads; None: one a CPU, at most 8.
         prefetch: finished steps that may wait for the trainer.
         memory_budget: bytes of media and pixels in flight; an item above it goes alone.
-        decoder: the video library; ``pyav`` is the only one yet.
+        decoder: the video library; it must give pixels of the run's ``pixel_class``. ``auto`` is
+            the class's own: ``pyav`` for ``planes-v1``. ``torchcodec`` gives the same planes of the
+            clips that ``index --verify`` found clean, and leaves the others to ``pyav``.
+        image_decoder: ``pillow``, or ``torchvision`` for the pictures in which it is equal.
         device: where pixels are made; ``cpu`` is the only one yet.
         cache_dir: where indices go when a shard's own folder can't be written; None: the user's
             cache folder.
@@ -26,19 +29,23 @@ class ExecutionConfig:
         micro_batch: most rows a batch; a step's rows are handed out in several. None: in one.
         reject_log: a file that gets a JSON line for each sample that gives no document and for each
             damaged medium.
+        digest_log: a folder that gets a file a rank with digests of every row trained on, for
+            ``zephon-mm verify``; a run that goes on adds to it. None: no log.
     """
 
     backend: Literal["serial", "threads"] = "threads"
     workers: int | None = None
     prefetch: int = 2
     memory_budget: int = 2 << 30
-    decoder: Literal["pyav"] = "pyav"
+    decoder: Literal["auto", "pyav", "torchcodec", "decord", "dali-cpu"] = "auto"
+    image_decoder: Literal["pillow", "torchvision"] = "pillow"
     device: Literal["cpu"] = "cpu"
     cache_dir: str | None = None
     read_retries: int = 3
     verify_reads: bool = True
     micro_batch: int | None = None
     reject_log: str | None = None
+    digest_log: str | None = None
 
     def __post_init__(self) -> None:
         check(
@@ -48,12 +55,21 @@ class ExecutionConfig:
         whole("workers", self.workers, optional=True)
         whole("prefetch", self.prefetch)
         whole("memory_budget", self.memory_budget)
-        check(self.decoder == "pyav", f"decoder={self.decoder!r}: only 'pyav' is provided")
+        check(
+            self.decoder in ("auto", "pyav", "torchcodec", "decord", "dali-cpu"),
+            f"decoder={self.decoder!r} must be auto, pyav, torchcodec, decord or dali-cpu",
+        )
+        check(
+            self.image_decoder in ("pillow", "torchvision"),
+            f"image_decoder={self.image_decoder!r} must be pillow or torchvision",
+        )
         check(self.device == "cpu", f"device={self.device!r}: only 'cpu' is provided")
         if self.cache_dir is not None:
             text("cache_dir", self.cache_dir)
         whole("micro_batch", self.micro_batch, optional=True)
         if self.reject_log is not None:
             text("reject_log", self.reject_log)
+        if self.digest_log is not None:
+            text("digest_log", self.digest_log)
         whole("read_retries", self.read_retries, 0)
         instance("verify_reads", self.verify_reads, bool)

@@ -7,12 +7,12 @@ over white, palettes looked up, CMYK and grey converted, 16-bit grey clipped as 
 animation the first picture is taken. Arrays are always height, width, channel, also for a side of
 one pixel.
 
-This is the only module that imports torchvision.
+Resizing is torchvision's alone, and this is the only module that resizes.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -22,9 +22,18 @@ from torchvision.transforms.v2 import functional
 from torchvision.transforms.v2.functional import InterpolationMode
 
 from ..errors import MediaError
-from ..patches import PatchLayout
+from ..patches import Filter, PatchLayout
 from .image_file import IMAGE_ERRORS, describe_error, open_image, upright
 from .info import ImageInfo
+
+
+class Decode(Protocol):
+    """What `decode_image` is: a file's RGB pixels as shown, or a MediaError."""
+
+    def __call__(
+        self, data: bytes | bytearray | memoryview, info: ImageInfo, *, max_pixels: int
+    ) -> torch.Tensor: ...
+
 
 MAX_PIXELS = 178_956_970
 """Pixels that are decoded unless the caller says more: Pillow's own bound."""
@@ -76,6 +85,7 @@ def image_patches(
     info: ImageInfo,
     size: tuple[int, int],
     patch: PatchLayout,
+    decode: Decode | None = None,
 ) -> NDArray[np.uint8]:
     """The picture's patches: uint8 [patches, 3·T·P·P], its one frame repeated over T.
 
@@ -87,22 +97,28 @@ def image_patches(
         info: its probe.
         patch: the model's layout.
         size: (height, width) to resize to, multiples of ``patch_size · merge_size``.
+        decode: what decodes it, `decode_image` or its equal of another library.
 
     Raises:
         MediaError: as `decode_image`.
     """
-    picture = decode_image(data, info, max_pixels=info.width * info.height)
+    picture = (decode or decode_image)(data, info, max_pixels=info.width * info.height)
     return patches_of(resize_image(picture, size), patch)
 
 
-def resize_image(picture: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    """uint8 [3, height, width] to ``size`` by ATen's antialiased bicubic in uint8."""
+def resize_image(
+    picture: torch.Tensor, size: tuple[int, int], filter: Filter = "bicubic"
+) -> torch.Tensor:
+    """uint8 [3, height, width] to ``size`` by ATen's antialiased filters in uint8.
+
+    Bicubic gives the same bytes on every CPU; the others may differ between kinds of CPU.
+    """
     if tuple(picture.shape[1:]) == tuple(size):
         return picture
     return cast(
         torch.Tensor,
         functional.resize(
-            picture, list(size), interpolation=InterpolationMode.BICUBIC, antialias=True
+            picture, list(size), interpolation=InterpolationMode(filter), antialias=True
         ),
     )
 

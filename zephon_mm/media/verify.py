@@ -5,11 +5,9 @@ Marks only route media that are not clean to that decoder; they change no batch.
 
 from __future__ import annotations
 
-from ..decoders import load_decoder
+from ..decoders import REFERENCE, load_decoder
 from ..errors import MediaError
 from .info import ImageInfo, read_probe
-
-REFERENCE_DECODER = "pyav"
 
 
 def verify_member(field: str, data: bytes | bytearray | memoryview, probe: bytes | None) -> bool:
@@ -31,7 +29,7 @@ def verify_member(field: str, data: bytes | bytearray | memoryview, probe: bytes
 
             decode_image(data, info)
         else:
-            decoder = load_decoder(REFERENCE_DECODER)
+            decoder = load_decoder(REFERENCE)
             for _ in decoder.stream(data, info, range(info.num_frames)):
                 pass
     except MediaError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..backends import Backend
 from ..config import DataConfig, ExecutionConfig, Source
+from ..decoders import REFERENCE, decoder_for, load_decoder
 from ..formats import check_options, load_format
 from ..models import ModelFamily, Tokenizer, build_family, check_model, load_tokenizer
 from ..plan import Plan, SourceShape
@@ -93,10 +94,15 @@ def open_run(
         progress: called with a source's id for each shard whose index is there; None: a bar.
 
     Raises:
-        ConfigError: a path names nothing, the tokenizer is missing, every source is empty.
+        ConfigError: a path names nothing, the tokenizer is missing, every source is empty, the
+            decoder gives pixels of another class.
+        MissingDependencyError: the decoder's library is not installed.
         ShardIndexError: a shard is broken, or its index is stale.
     """
     check_model(config.model)  # names first: they cost nothing to look at
+    decoder = decoder_for(config.pixel_class, execution.decoder)
+    if decoder != REFERENCE:
+        _log.info("clips are decoded by %s", load_decoder(decoder).fingerprint)
     for source in config.sources:
         load_format(source.format)
         check_options(source.format, source.options)
@@ -134,5 +140,7 @@ def open_run(
             },
         ),
         measure=Measurer(config, reader, tokenizer, family),
-        materialise=Materialiser(reader, family),
+        materialise=Materialiser(
+            reader, family, decoder=decoder, image_decoder=execution.image_decoder
+        ),
     )

@@ -4,25 +4,32 @@ Never changes a shape: a medium that was measured and can't be decoded gives as 
 model's mean colour, and says why. Failures of the world (a changed shard, a disk fault) are raised.
 
 A clip's frames are turned into patches as they leave the decoder and let go, so the memory of a
-task is its encoded bytes, its patches and the decoder's own few frames. PyAV is the reference
-decoder and the only one yet, so marks of ``index --verify`` have nothing to route.
+task is its encoded bytes, its patches and the decoder's own few frames.
+
+Routing: in class ``planes-v1`` another decoder than the reference gets the clips that it doesn't
+refuse (those not marked clean by ``index --verify`` among others), and the reference decodes
+whatever it refuses or fails at: its verdict is the only one. In an RGB class a refusal is damage.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decoders import REFERENCE, decoder_names, load_decoder
 from ..errors import MediaError
 from ..media.info import ImageInfo, VideoInfo, read_probe
 from ..models import ModelFamily
 from ..models.normalise import mean_patches
 from ..sample import MediaSpan, SampleRef
 from ..shards import ShardReader
+from ..shards.index import Member
+
+Bytes = bytes | bytearray | memoryview
 
 _PICTURE_BYTES = 12
 """A source pixel of a picture: stored, as shown, as RGB, resized in one direction."""
@@ -60,6 +67,7 @@ class MediaCounts:
         frames: of clips, decoded.
         bytes: of the encoded media.
         damaged: media that could not be decoded.
+        rerouted: media that the reference decoded in place of the decoder of the run.
     """
 
     pictures: int = 0
@@ -67,6 +75,7 @@ class MediaCounts:
     frames: int = 0
     bytes: int = 0
     damaged: int = 0
+    rerouted: int = 0
 
 
 class Materialiser:
@@ -75,11 +84,21 @@ class Materialiser:
     Args:
         reader: of the sources' shards.
         family: of the run; its patches and mean colours.
+        decoder: of clips, by name.
+        image_decoder: of pictures: ``pillow`` or ``torchvision``.
     """
 
-    def __init__(self, reader: ShardReader, family: ModelFamily) -> None:
+    def __init__(
+        self,
+        reader: ShardReader,
+        family: ModelFamily,
+        *,
+        decoder: str = REFERENCE,
+        image_decoder: str = "pillow",
+    ) -> None:
         self.reader = reader
         self._family = family
+        self._decoder, self._image_decoder = decoder, image_decoder
         self._start_counting()
 
     def _start_counting(self) -> None:
@@ -87,7 +106,8 @@ class Materialiser:
         self._count_lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"reader": self.reader, "_family": self._family}
+        kept = ("reader", "_family", "_decoder", "_image_decoder")
+        return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -104,7 +124,7 @@ class Materialiser:
         member = self.reader.member(ref.source, ref.shard, span.member)
         damaged: str | None = None
         try:
-            patches = self._decode(task, member.probe)
+            patches = self._decode(task, member)
         except MediaError as error:
             damaged = f"member {member.name!r}: {' '.join(error.reason.split())}"
             image = span.kind == "image"
@@ -132,21 +152,51 @@ class Materialiser:
         working = pixels * (_PICTURE_BYTES if span.kind == "image" else _CLIP_BYTES)
         return member.length + span.num_patches * self._family.patches.columns + working
 
-    def _decode(self, task: MediaTask, probe: bytes | None) -> NDArray[np.uint8]:
+    def _decode(self, task: MediaTask, member: Member) -> NDArray[np.uint8]:
         ref, span = task.ref, task.span
-        info = None if probe is None else read_probe(probe)
-        # Loaded by the first task: the imports bring torchvision and PyAV.
+        info = None if member.probe is None else read_probe(member.probe)
         if span.kind == "image" and isinstance(info, ImageInfo):
-            from ..media.images import image_patches
-
             data = self.reader.read(ref.source, ref.shard, span.member)
-            return image_patches(data, info, span.size, self._family.patches)
+            return self._picture(data, info, span, clean=member.clean is True)
         if span.kind == "video" and isinstance(info, VideoInfo):
-            from ..decoders.pyav import PyAVDecoder
-            from ..media.pixels import stream_patches
-
             data = self.reader.read(ref.source, ref.shard, span.member)
-            return stream_patches(
-                PyAVDecoder(), data, info, span.frames, span.size, self._family.patches
-            )
+            return self._clip(data, replace(info, clean=member.clean), span)
         raise MediaError(f"the index holds no {span.kind} there", stage="probe")
+
+    # The libraries are loaded by the first task that needs them.
+
+    def _picture(
+        self, data: Bytes, info: ImageInfo, span: MediaSpan, *, clean: bool
+    ) -> NDArray[np.uint8]:
+        from ..media.views import view_patches
+
+        views, layout = self._family.views(span), self._family.patches
+        if self._image_decoder == "torchvision":
+            from ..media import images_torchvision as other
+
+            if other.refusal(data, info, clean=clean) is None:
+                try:
+                    return view_patches(data, info, views, layout, other.decode_image)
+                except MediaError:
+                    pass  # Pillow judges
+            self._reroute()
+        return view_patches(data, info, views, layout)
+
+    def _clip(self, data: Bytes, info: VideoInfo, span: MediaSpan) -> NDArray[np.uint8]:
+        from ..media.pixels import stream_patches
+
+        wanted = (data, info, span.frames, span.size, self._family.patches)
+        decoder = load_decoder(self._decoder)
+        if self._decoder == REFERENCE or self._decoder not in decoder_names("planes-v1"):
+            return stream_patches(decoder, *wanted)
+        if decoder.refusal(info) is None:
+            try:
+                return stream_patches(decoder, *wanted)
+            except MediaError:
+                pass  # the reference judges
+        self._reroute()
+        return stream_patches(load_decoder(REFERENCE), *wanted)
+
+    def _reroute(self) -> None:
+        with self._count_lock:
+            self.counts.rerouted += 1

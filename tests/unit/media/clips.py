@@ -44,6 +44,7 @@ def make_clip(
     with av.open(file, "w", format=container) as out:
         stream: Any = out.add_stream(codec, rate=rate, options=options or {})
         stream.width, stream.height, stream.pix_fmt = width, height, pix_fmt
+        stream.codec_context.thread_count = 1  # libvpx's threads spin when CPUs are few
         if time_base is not None:
             stream.codec_context.time_base = time_base
             stream.time_base = time_base

@@ -12,13 +12,16 @@ import torch
 from PIL import Image
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 
-from zephon_mm.config import VideoSampling
+from zephon_mm.config import Source, VideoSampling
 from zephon_mm.decoders.pyav import PyAVDecoder
-from zephon_mm.errors import ShardChangedError
+from zephon_mm.errors import MediaError, ShardChangedError
 from zephon_mm.media.info import VideoInfo, read_probe
 from zephon_mm.media.pixels import video_patches
+from zephon_mm.media.probe import probe_member
+from zephon_mm.media.verify import verify_member
 from zephon_mm.models.normalise import normalise
 from zephon_mm.sample import MeasuredDocument, Rejected
+from zephon_mm.shards import ShardReader, open_source
 from zephon_mm.stages.materialise import Materialiser, MediaTask
 from zephon_mm.stages.measure import Measurer
 
@@ -224,3 +227,55 @@ def test_p10_bomb(cases: Path, tmp_path: Path, measurer: Opener) -> None:
     for found in results:
         if isinstance(found, MeasuredDocument):
             assert materialiser(MediaTask(found.ref, found.media[0])).damaged is None
+
+
+def verified_materialiser(made: Measurer, url: str, marked: bool, **names: str) -> Materialiser:
+    source = Source(id="s", urls=url, format="interleaved")
+    manifest = open_source(
+        source,
+        cache_dir=None,
+        probe=probe_member,
+        verify=verify_member if marked else None,
+        force=True,
+    )
+    return Materialiser(ShardReader([manifest]), made._family, **names)
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_other_libraries_give_the_same_or_leave_it_to_the_reference(
+    tmp_path: Path, measurer: Opener, marked: bool
+) -> None:
+    pytest.importorskip("torchcodec")
+    url = write_shard(tmp_path / "a.tar", damaged_media())
+    made = measurer(url, "interleaved", video=VideoSampling(mode="all"))
+    all_tasks = tasks(made, 4)
+    want = [opened(made)(task) for task in all_tasks]
+    other = verified_materialiser(
+        made, url, marked, decoder="torchcodec", image_decoder="torchvision"
+    )
+    for first, second in zip(want, map(other, all_tasks), strict=True):
+        assert np.array_equal(first.patches, second.patches) and first.damaged == second.damaged
+    # what is clean and marked goes to the other library; all else to the reference
+    assert other.counts.rerouted == (2 if marked else 4)
+    assert other.counts.damaged == 2
+
+
+def test_a_failure_of_another_library_is_no_damage(
+    tmp_path: Path, measurer: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torchcodec = pytest.importorskip("zephon_mm.decoders.torchcodec")
+    url = write_shard(tmp_path / "a.tar", {"0": {"mp4": clip(20), "txt": "x y"}})
+    made = measurer(url, "video_text", video=VideoSampling(mode="all"))
+    (task,) = tasks(made, 1)
+    want = opened(made)(task)
+    decode = torchcodec._decode
+
+    def fail(*args: Any) -> Any:
+        yield from (frame for frame, _ in zip(decode(*args), range(5), strict=False))
+        raise MediaError("lost", stage="decode")
+
+    monkeypatch.setattr(torchcodec, "_decode", fail)
+    other = verified_materialiser(made, url, True, decoder="torchcodec")
+    found = other(task)
+    assert found.damaged is None and np.array_equal(found.patches, want.patches)
+    assert other.counts.rerouted == 1
