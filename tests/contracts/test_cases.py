@@ -21,6 +21,9 @@ from zephon_mm import (
     VideoSampling,
 )
 from zephon_mm.cli.digest import Ranks, step_digest
+from zephon_mm.media.probe import probe_member
+from zephon_mm.media.verify import verify_member
+from zephon_mm.shards import open_source
 
 SERIAL = ExecutionConfig(backend="serial")
 THREADS = ExecutionConfig(backend="threads", workers=2)
@@ -130,18 +133,26 @@ def all_media(cases: Path, folder: Path, kind: str) -> tuple[Path, int]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "form", "model"),
+    ("kind", "form", "model", "other"),
     [
-        ("image", "image_text", "qwen3_vl"),
-        ("image", "image_text", "qwen2_5_vl"),
-        ("video", "video_text", "qwen3_vl"),
-        ("video", "video_text", "qwen2_5_vl"),
+        ("image", "image_text", "qwen3_vl", {"image_decoder": "torchvision"}),
+        ("image", "image_text", "qwen2_5_vl", {}),
+        ("video", "video_text", "qwen3_vl", {"decoder": "torchcodec"}),
+        ("video", "video_text", "qwen2_5_vl", {}),
     ],
 )
 def test_every_real_file_has_one_outcome_whatever_runs_it(
-    cases: Path, tmp_path: Path, tokenizer_folder: Path, kind: str, form: str, model: str
+    cases: Path,
+    tmp_path: Path,
+    tokenizer_folder: Path,
+    kind: str,
+    form: str,
+    model: str,
+    other: dict[str, str],
 ) -> None:
     shard, count = all_media(cases, tmp_path, kind)
+    source = Source(id="all", urls=str(shard), format=form)
+    open_source(source, cache_dir=None, probe=probe_member, verify=verify_member if other else None)
     config = config_of(tokenizer_folder, {"all": [shard]}, form)
     config = replace(
         config,
@@ -150,7 +161,7 @@ def test_every_real_file_has_one_outcome_whatever_runs_it(
         video=replace(config.video, max_pixels=64 * 28 * 28),
     )
     runs = []
-    for execution, dp_size in ((SERIAL, 1), (THREADS, 2)):
+    for execution, dp_size in ((SERIAL, 1), (replace(THREADS, **other), 2)):
         with Ranks(config, execution, dp_size) as ranks:
             digests = []
             while (batches := ranks.next()) is not None:
