@@ -10,11 +10,13 @@
     │   ├── ShardChangedError    bytes differ from what the index recorded
     │   └── SidecarError         an index file is of another version, or unreadable
     ├── StorageError             a disk or network fault that outlived its retries
+    │   └── StorageRefusedError  the store says no: trying again can't help
     ├── SampleError              a sample's own bytes make it impossible (quarantined)
     │   └── MediaError           … because of one of its media
     ├── TooManyQuarantinedError  more failures in a row than the config allows
     ├── DocumentTooLongError     over_long="error" met a document that does not fit
-    └── StateError               a state cannot be restored here
+    ├── StateError               a state cannot be restored here
+    └── DigestLogError           a digest log is not there, damaged, or of another version
 
 Every message says what was found, what was expected and what to do.
 """
@@ -76,6 +78,10 @@ class StorageError(ZephonError, OSError):
     """A disk or network fault that outlived its retries."""
 
 
+class StorageRefusedError(StorageError):
+    """The store says no (not there, not allowed, not possible): trying again can't help."""
+
+
 class SampleError(ZephonError):
     """The sample's own bytes make it impossible: it is quarantined, and counted.
 
@@ -113,5 +119,40 @@ class DocumentTooLongError(ZephonError):
     """``over_long="error"`` and a document does not fit a sequence."""
 
 
+class WorkerError(ZephonError):
+    """A worker process can't be started, or what passes to or from it does not pickle."""
+
+
+class WorkerDiedError(WorkerError):
+    """One item ended every worker process that it was given to: a crash in a library, or memory.
+
+    Args:
+        reason: how the processes died and what to do.
+        shard: of the sample that the item is about, where it is known.
+        key: of that sample.
+    """
+
+    def __init__(self, reason: str, *, shard: str = "", key: str = "") -> None:
+        super().__init__(f"{shard}, key {key!r}: {reason}" if shard else reason)
+        self.reason = reason
+        self.shard = shard
+        self.key = key
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_died, (self.reason, self.shard, self.key))
+
+    def of_sample(self, shard: str, key: str) -> WorkerDiedError:
+        """The same, naming the sample."""
+        return WorkerDiedError(self.reason, shard=shard, key=key)
+
+
+def _rebuild_died(reason: str, shard: str, key: str) -> WorkerDiedError:
+    return WorkerDiedError(reason, shard=shard, key=key)
+
+
 class StateError(ZephonError):
     """A state does not belong to this config, is incomplete, or is damaged."""
+
+
+class DigestLogError(ZephonError):
+    """A run's digest log is not there, is damaged, or was written by another version."""

@@ -7,6 +7,7 @@ from typing import Final
 from zephon_mm.backends.base import Backend, Cancelled, ForkedError, Ticket
 from zephon_mm.backends.budget import ByteBudget
 from zephon_mm.backends.prefetch import Direct, Feed, Prefetcher
+from zephon_mm.backends.processes import ProcessesBackend
 from zephon_mm.backends.serial import SerialBackend
 from zephon_mm.backends.threads import ThreadsBackend, default_workers
 from zephon_mm.backends.window import OrderedMap, map_ordered
@@ -22,6 +23,7 @@ __all__ = [
     "ForkedError",
     "OrderedMap",
     "Prefetcher",
+    "ProcessesBackend",
     "SerialBackend",
     "ThreadsBackend",
     "Ticket",
@@ -30,7 +32,7 @@ __all__ = [
     "open_backend",
 ]
 
-BACKENDS: Final = ("serial", "threads")
+BACKENDS: Final = ("serial", "threads", "processes")
 
 
 def open_backend(
@@ -50,4 +52,6 @@ def open_backend(
         return SerialBackend(budget=budget)
     if name == "threads":
         return ThreadsBackend(workers, budget=budget)
+    if name == "processes":
+        return ProcessesBackend(workers, budget=budget)
     raise ConfigError(f"backend={name!r}: choose one of {', '.join(BACKENDS)}")

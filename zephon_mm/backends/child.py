@@ -1,0 +1,237 @@
+"""The parent's side of one worker process: start it, call it, end it.
+
+It is a fresh interpreter (never a fork, which would copy locks that other threads hold, and a CUDA
+context that does not survive), given the parent's ``sys.path`` and one end of a socket. The
+parent's main module is imported in it only if a callable comes from there, so a script that is not
+guarded by ``if __name__ == "__main__"`` is not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing.process
+import multiprocessing.spawn
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from zephon_mm.backends import wire
+from zephon_mm.backends.callables import Callables
+from zephon_mm.backends.shared import IdleRoom, Leases
+from zephon_mm.errors import ConfigError, WorkerError
+
+__all__ = ["Setup", "WorkerProcess", "describe_exit"]
+
+SHARED_FROM_BYTES: Final = 128 << 10
+"""Arrays of at least so many bytes come through shared memory, smaller ones through the socket."""
+
+_END_SECONDS: Final = 1.0
+
+_BOOT: Final = """\
+import json, socket, sys
+link = socket.socket(fileno=int(sys.argv[1]))
+size = int.from_bytes(link.recv(8, socket.MSG_WAITALL), "little")
+if size == 0:
+    sys.exit()
+setup = json.loads(link.recv(size, socket.MSG_WAITALL))
+sys.path[:] = setup["path"]
+from zephon_mm.backends.worker import main
+main(link, setup)
+"""
+
+_ONE_THREAD: Final = {
+    name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+} | {"TOKENIZERS_PARALLELISM": "false"}
+"""For the libraries in a worker, before they are loaded: parallelism is over items."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every worker of a backend is started with."""
+
+    folder: str | None
+    message: bytes
+
+    @classmethod
+    def here(cls) -> Setup:
+        """As this process stands now.
+
+        Raises:
+            ConfigError: this is a worker that imports its parent's main module.
+        """
+        if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+            raise ConfigError(
+                "this script starts a loader with backend='processes' whenever it is imported, and "
+                "a worker process had to import it for a function of its own. Put what starts the "
+                'loader under `if __name__ == "__main__":`, or the function in a module'
+            )
+        try:
+            folder: str | None = os.getcwd()
+        except OSError:  # it was removed
+            folder = None
+        path = [os.path.abspath(entry) if folder else entry for entry in sys.path]
+        setup = {
+            "parent": os.getpid(),
+            "path": path,
+            "main": _main_module(),
+            "shared_from": SHARED_FROM_BYTES,
+        }
+        message = json.dumps(setup).encode()
+        return cls(folder, len(message).to_bytes(8, "little") + message)
+
+
+def _main_module() -> dict[str, str]:
+    """How ``multiprocessing.spawn.prepare`` finds the main module; empty: it has no file."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return {"init_main_from_name": spec.name}
+    file = getattr(main, "__file__", None)
+    return {"init_main_from_path": os.path.abspath(file)} if file else {}
+
+
+class WorkerProcess:
+    """One worker process, used by the one thread that made it and that must live as long.
+
+    Args:
+        setup: see ``Setup``.
+        name: shown in its command line.
+        callables: what was pickled for the workers of the backend.
+        room: for its idle buffers.
+
+    Raises:
+        OSError: it can't be started: too many processes, no memory.
+    """
+
+    def __init__(self, setup: Setup, name: str, callables: Callables, room: IdleRoom) -> None:
+        self._callables = callables
+        self._known: set[int] = set()
+        self._leases = Leases(room)
+        self._unusable: list[int] = []
+        self._link, theirs = socket.socketpair()
+        try:
+            # the mask of signals is inherited, see worker.SIGNALS
+            self.process = subprocess.Popen(
+                [
+                    os.fsdecode(multiprocessing.spawn.get_executable() or sys.executable),
+                    *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
+                    "-P",
+                    "-c",
+                    _BOOT,
+                    str(theirs.fileno()),
+                    name,
+                ],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                cwd=setup.folder,
+                env=os.environ | _ONE_THREAD,
+            )
+        except BaseException:
+            self._link.close()
+            raise
+        finally:
+            theirs.close()
+        self._setup = setup
+
+    def wait_ready(self) -> None:
+        """Wait until it can take items; EOFError: it died."""
+        try:
+            self._link.sendall(self._setup.message)
+        except ConnectionError as error:
+            raise EOFError("it died") from error
+        wire.receive(self._link)
+
+    def call(self, fn: Callable[[Any], Any], item: Any) -> tuple[Any, BaseException | None]:
+        """What ``fn(item)`` returned or raised there.
+
+        Raises:
+            EOFError: the process died.
+        """
+        try:
+            number, objects, forgotten = self._callables.task(fn, self._known)
+            data = pickle.dumps(item, wire.PROTOCOL)
+        except Exception as error:
+            return None, WorkerError(
+                f"{fn!r} or its item can't be sent to a worker process ({type(error).__name__}: "
+                f"{error}): the processes backend takes functions of importable modules and items "
+                "that pickle; use backend='threads' for others"
+            )
+        free, dropped = self._leases.sweep()
+        self._unusable, unusable = [], self._unusable
+        try:
+            wire.send(
+                self._link,
+                wire.Task(objects, forgotten, number, data, free, dropped + unusable),
+            )
+        except ConnectionError as error:
+            raise EOFError("it died") from error
+        try:
+            message, fd = wire.receive(self._link)
+        except wire.DescriptorError as error:
+            self._unusable.append(error.buffer)
+            return None, error
+        return self._unpack(fn, wire.Result(*message), fd)
+
+    def gone(self) -> bool:
+        """Whether the process has died."""
+        return self.process.poll() is not None
+
+    def hang_up(self) -> None:
+        """From any thread: the process ends, and ``call`` raises EOFError."""
+        try:
+            self._link.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it is gone already
+
+    def end(self) -> int:
+        """End the process and everything of it here; its exit status, as ``Popen`` gives it."""
+        self.hang_up()
+        try:
+            status = self.process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        self._link.close()
+        self._leases.close()
+        return status
+
+    def _unpack(
+        self, fn: Any, result: wire.Result, fd: int | None
+    ) -> tuple[Any, BaseException | None]:
+        arrays: list[Any] = []
+        if result.buffer is not None:
+            number, size = result.buffer
+            if fd is not None:
+                try:
+                    self._leases.attach(number, size, fd)
+                except OSError as problem:
+                    self._unusable.append(number)
+                    return None, problem
+                finally:
+                    os.close(fd)
+            arrays = list(self._leases.lease(number, result.spans))
+        if result.counts is not None:
+            fn.add_counts(result.counts)
+        try:
+            outcome: tuple[Any, BaseException | None] = wire.load(result.body, arrays)
+        except Exception as problem:
+            return None, WorkerError(
+                f"what a worker process returned can't be unpickled here ({problem})"
+            )
+        return outcome
+
+
+def describe_exit(status: int) -> str:
+    """``killed by SIGKILL`` or ``exit status 3``."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
