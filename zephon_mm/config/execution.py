@@ -13,8 +13,10 @@ class ExecutionConfig:
     """How the work is done. No field here changes one byte of any batch.
 
     Args:
-        backend: ``serial`` (in the caller's thread) or ``threads``.
-        workers: worker threads; None: one a CPU, at most 8.
+        backend: ``threads`` of this process; worker ``processes``, for what Python code of yours
+            or the trainer's keeps the interpreter busy with, and so that a crash of a library ends
+            a worker and not the run (Linux); or ``serial``, in the caller's thread.
+        workers: worker threads or processes; None: one a CPU, at most 8.
         prefetch: finished steps that may wait for the trainer.
         memory_budget: bytes of media and pixels in flight; an item above it goes alone.
         decoder: the video library; it must give pixels of the run's ``pixel_class``. ``auto`` is
@@ -33,7 +35,7 @@ class ExecutionConfig:
             ``zephon-mm verify``; a run that goes on adds to it. None: no log.
     """
 
-    backend: Literal["serial", "threads"] = "threads"
+    backend: Literal["serial", "threads", "processes"] = "threads"
     workers: int | None = None
     prefetch: int = 2
     memory_budget: int = 2 << 30
@@ -49,8 +51,8 @@ class ExecutionConfig:
 
     def __post_init__(self) -> None:
         check(
-            self.backend in ("serial", "threads"),
-            f"backend={self.backend!r} must be serial or threads",
+            self.backend in ("serial", "threads", "processes"),
+            f"backend={self.backend!r} must be serial, threads or processes",
         )
         whole("workers", self.workers, optional=True)
         whole("prefetch", self.prefetch)
