@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from .backends import (
     Backend,
@@ -24,6 +24,7 @@ from .backends import (
 from .batch import Batch
 from .collate import collate
 from .config import DataConfig, ExecutionConfig, check_dp_size, lane_range
+from .distributed import Checkpoints, Place, Share, sum_over
 from .errors import ConfigError, StateError
 from .pipeline import (
     Collate,
@@ -43,6 +44,7 @@ from .state import Change, LoaderState, check_changes, compare, fingerprint
 
 if TYPE_CHECKING:
     import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
 
     from .shards.reader import ReadCounts
 
@@ -50,7 +52,7 @@ RING = 8
 """Boundaries before the last one that ``state_dict(step=…)`` still knows."""
 
 
-class Loader:
+class Loader(Checkpoints):
     """An iterator over one rank's batches of a run, with state.
 
     ``for batch in loader`` goes on from where the loader stands: at step 0, after the last batch
@@ -63,6 +65,10 @@ class Loader:
         dp_rank: this data-parallel rank; tensor-, pipeline- and context-parallel peers pass the
             same.
         dp_size: data-parallel ranks; must divide every ``global_batch``.
+        mesh: instead of both, the data-parallel dimension of a mesh, as ``device_mesh["dp"]``.
+        share: ``all``: each peer of a data-parallel rank loads its batches; ``leader``: one of them
+            loads and broadcasts, and iterating is a collective of ``share_group``.
+        share_group: these peers, as ``device_mesh["tp"]`` or a process group.
 
     Raises:
         ConfigError: a field is wrong, a path names nothing, ``dp_size`` does not divide the batch.
@@ -76,19 +82,25 @@ class Loader:
         *,
         dp_rank: int = 0,
         dp_size: int = 1,
+        mesh: DeviceMesh | None = None,
+        share: Literal["all", "leader"] = "all",
+        share_group: dist.ProcessGroup | DeviceMesh | None = None,
     ) -> None:
         if not isinstance(config, DataConfig):
             raise ConfigError(
                 f"Loader takes a DataConfig, not {type(config).__name__}: "
                 "DataConfig.from_yaml(path) reads one"
             )
-        check_dp_size(config.global_batch, dp_size, dp_rank)
+        place = Place.of(mesh, dp_rank, dp_size)
+        check_dp_size(config.global_batch, place.dp_size, place.dp_rank)
         self.config = config
         self.execution = execution or ExecutionConfig()
-        self.dp_rank, self.dp_size = dp_rank, dp_size
+        self.dp_rank, self.dp_size, self._dp_group = place.dp_rank, place.dp_size, place.group
+        self._share = Share.of(share, share_group)
         self._run = open_run(config, self.execution)
         self._report = Report(config, self.execution.reject_log)
-        self._lanes = lane_range(config.lanes, dp_rank, dp_size)
+        loads = self._share is None or self._share.leads
+        self._lanes = lane_range(config.lanes, self.dp_rank, self.dp_size) if loads else range(0)
         self._changes: tuple[tuple[str, Any, Any, int], ...] = ()
         self._restored: Restored | None = None
         self._end: int | None = None
@@ -96,6 +108,7 @@ class Loader:
         self._feed: Feed[Step] | None = None
         self._begun_at = self._waited = 0.0
         self._tokens = self._targets = self._rows = 0
+        self._budget = ByteBudget(self.execution.memory_budget)
         idle = SerialBackend()
         start = tuple(self._run.lane(number, idle).snapshot() for number in self._lanes)
         self._step = 0
@@ -125,8 +138,13 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """Batches from here on. A second iterator closes the first."""
         self._close_feed()
-        feed = self._open_feed()
-        return self._iterate(feed)
+        if self._share is None:
+            self._feed = self._open_feed()
+        else:
+            who = f"{self.fingerprint}, dp_rank {self.dp_rank} of {self.dp_size}"
+            self._feed = self._share.feed(who, self._step, self._open_feed)
+        self._begun_at = self._begun_at or time.monotonic()
+        return self._iterate(self._feed)
 
     def _iterate(self, feed: Feed[Step]) -> Iterator[Batch]:
         made = self._step > 0 or self._end is not None or not self._run.plan.finite
@@ -150,32 +168,16 @@ class Loader:
             if self._feed is feed:
                 self._feed = None
 
-    def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """The state of this rank's lanes after the last step that was handed out, as plain data.
-
-        Between the micro-batches of a step it is the start of that step.
-
-        Args:
-            step: the boundary before this step instead, one of the last few.
-
-        Raises:
-            StateError: the boundary is no longer, or not yet, known.
-        """
+    def _state(self, step: int | None) -> LoaderState:
         wanted = self._step if step is None else step
         lanes = dict(self._ring).get(wanted)
         if lanes is None:
             known = ", ".join(str(number) for number, _ in self._ring)
             raise StateError(f"no state before step {wanted} is kept; kept are {known}")
+        encoded = {n: lane.encode() for n, lane in zip(self._lanes, lanes, strict=True)}
         return LoaderState(
-            step=wanted,
-            num_lanes=self.config.lanes,
-            identity=self._run.identity,
-            lanes={
-                number: snapshot.encode()
-                for number, snapshot in zip(self._lanes, lanes, strict=True)
-            },
-            changes=self._changes,
-        ).to_dict()
+            wanted, self.config.lanes, self._run.identity, encoded, changes=self._changes
+        )
 
     def load_state_dict(self, state: Mapping[str, Any], allow: Collection[str] = ()) -> None:
         """Go on from a state, of any ``dp_size``, that holds at least this rank's lanes.
@@ -183,7 +185,7 @@ class Loader:
         Reads and measures again the documents that waited to be packed, and nothing else.
 
         Args:
-            state: what `state_dict` or `merge_states` gave.
+            state: what `state_dict`, `gather_state` or `merge_states` gave, of either form.
             allow: changes of the config that are meant: ``weights``, ``sources`` (one added, or one
                 without waiting documents removed), ``sequence_length``, ``global_batch``, ``stop``.
                 They hold for what is drawn from here on, and are recorded in the state.
@@ -239,21 +241,16 @@ class Loader:
         return self._report.entries()
 
     def reduce_target_tokens(self, batch: Batch, group: dist.ProcessGroup | None = None) -> int:
-        """Target tokens of a batch over all ranks of ``group``, at least 1.
+        """Target tokens of a batch over the data-parallel ranks, at least 1.
 
         A collective: call it on every rank, in the trainer's thread. Without an initialised process
         group it is the batch's own count.
-        """
-        import torch
-        import torch.distributed as dist
 
-        if not (dist.is_available() and dist.is_initialized()):
-            return max(1, batch.num_target_tokens)
-        count = torch.tensor(batch.num_target_tokens, dtype=torch.int64)
-        if dist.get_backend(group) == "nccl":
-            count = count.cuda()
-        dist.all_reduce(count, group=group)
-        return max(1, int(count))
+        Args:
+            batch: this rank's batch.
+            group: the data-parallel ranks; None: those of the mesh, or all ranks of the job.
+        """
+        return max(1, sum_over(batch.num_target_tokens, group or self._dp_group))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -298,6 +295,7 @@ class Loader:
                     backend,
                     dp_rank=self.dp_rank,
                     dp_size=self.dp_size,
+                    group=self._dp_group,
                     restored=self._restored,
                 )
             finally:
@@ -333,8 +331,7 @@ class Loader:
             ahead=self.execution.prefetch if threads else 0,
             micro_batch=self.execution.micro_batch,
         ).run(first, end, until_empty=self._run.plan.finite and end is None)
-        self._begun_at = self._begun_at or time.monotonic()
-        self._feed = (
+        return (
             Prefetcher(
                 steps,
                 self.execution.prefetch,
@@ -345,7 +342,6 @@ class Loader:
             if threads
             else Direct(steps, cancel=backend.close)
         )
-        return self._feed
 
     def _owns(self, lane: int) -> bool:
         """Whether the lane's first slot is this rank's. The other ranks that run it stay silent."""

@@ -21,6 +21,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"decoders", "models", "media", "formats", "shards", "batch", "collate"}),
     frozenset({"stages", "sequencer", "plan", "backends", "state"}),
     frozenset({"pipeline"}),
+    frozenset({"distributed"}),
     frozenset({"loader"}),
     frozenset({"cli", "demo", "__main__"}),
 )

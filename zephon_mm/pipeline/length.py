@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..backends import Backend
 from ..config import ExecutionConfig
@@ -22,6 +22,9 @@ from .progress import Bar
 from .revival import Restored
 from .run import Run
 
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
 
 def run_length(
     run: Run,
@@ -30,12 +33,14 @@ def run_length(
     *,
     dp_rank: int,
     dp_size: int,
+    group: dist.ProcessGroup | None = None,
     restored: Restored | None = None,
 ) -> int | None:
     """The number of the step at which the run ends; None: it has no end, or it is not counted.
 
-    A finite run is counted once and the count cached under the run's fingerprint. Where a process
-    group of ``dp_size`` ranks is initialised they share the lanes: then this is a collective.
+    A finite run is counted once and the count cached under the run's fingerprint. Where ``group``,
+    or else torch's default group, is of ``dp_size`` ranks they share the lanes: then this is a
+    collective.
 
     Args:
         run: the opened run.
@@ -43,6 +48,7 @@ def run_length(
         backend: where documents are measured.
         dp_rank: this rank.
         dp_size: ranks that share the lanes to count.
+        group: their process group.
         restored: the state that a changed config went on from: the count starts there, and is not
             cached. It must hold every lane.
     """
@@ -55,12 +61,12 @@ def run_length(
             )
         return stop.num_steps
     cache = Path(cache_path(fingerprint(run.identity), "steps.json", execution.cache_dir))
-    group = _Group(dp_rank, dp_size)
-    known = group.smallest(-1 if restored is not None else _read(cache))
+    ranks = _Group(dp_rank, dp_size, group)
+    known = ranks.smallest(-1 if restored is not None else _read(cache))
     if known < 0:
-        lanes = range(run.config.lanes)[group.rank :: group.size]
+        lanes = range(run.config.lanes)[ranks.rank :: ranks.size]
         first: list[Rejected] = []
-        known = group.largest(_count(run, backend, lanes, restored, first.append))
+        known = ranks.largest(_count(run, backend, lanes, restored, first.append))
         if restored is None and known == 0:
             raise no_documents(first)
         if restored is None:
@@ -105,16 +111,17 @@ def _count(
 
 
 class _Group:
-    """The ranks that share a count: torch's default group, if all of it is data-parallel."""
+    """The ranks that share a count: a group, or torch's default one if it is all data-parallel."""
 
-    def __init__(self, dp_rank: int, dp_size: int) -> None:
+    def __init__(self, dp_rank: int, dp_size: int, group: dist.ProcessGroup | None) -> None:
         import torch.distributed as dist
 
+        self._group = group
         self._shared = (
             dp_size > 1
             and dist.is_available()
             and dist.is_initialized()
-            and dist.get_world_size() == dp_size
+            and dist.get_world_size(group) == dp_size
         )
         self.rank, self.size = (dp_rank, dp_size) if self._shared else (0, 1)
 
@@ -131,9 +138,9 @@ class _Group:
         import torch.distributed as dist
 
         number = torch.tensor(value, dtype=torch.int64)
-        if dist.get_backend() == "nccl":
+        if dist.get_backend(self._group) == "nccl":
             number = number.cuda()
-        dist.all_reduce(number, op=getattr(dist.ReduceOp, operation))
+        dist.all_reduce(number, op=getattr(dist.ReduceOp, operation), group=self._group)
         return int(number)
 
 

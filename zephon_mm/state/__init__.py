@@ -1,5 +1,7 @@
 """Checkpoints: what a run is, and where its lanes stand (C8)."""
 
+from .file import read_state, write_state
+from .fixed import to_fixed
 from .identity import CHANGES, Change, Identity, check_changes, compare, fingerprint, identity
 from .lane import LaneState, LiveDocument
 from .loader import LoaderState, merge_states
@@ -16,4 +18,7 @@ __all__ = [
     "fingerprint",
     "identity",
     "merge_states",
+    "read_state",
+    "to_fixed",
+    "write_state",
 ]

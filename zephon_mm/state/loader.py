@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import StateError
+from .fixed import from_fixed, is_fixed
 from .identity import Identity, canonical_json, fingerprint
 from .lane import LaneState
 
@@ -61,7 +62,13 @@ class LoaderState:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LoaderState:
-        """Read plain data; StateError for another format or version, or for damage."""
+        """Read plain data, or the arrays of `fixed.to_fixed`.
+
+        Raises:
+            StateError: another format or version, or damage.
+        """
+        if is_fixed(data):
+            return cls(**from_fixed(data))
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             raise StateError(
                 f"not a {FORMAT}: got {type(data).__name__} with the keys "
