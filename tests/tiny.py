@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+"""The families that read Qwen's control tokens, built of `write_tokenizer`'s."""
 
 SPECIALS = (
     "<|endoftext|>",
@@ -69,6 +73,28 @@ def write_tokenizer(folder: Path, vocab_size: int = 600) -> Path:
     return folder
 
 
+def span_of(
+    kind: Any, grid: tuple[int, int, int], pts_seconds: Sequence[float] = (), fps: float = 0.0
+) -> Any:
+    """A medium of which only its grid and times matter; times are whole milliseconds."""
+    from zephon_mm.sample import MediaSpan
+
+    pts = tuple(round(time * 1000) for time in pts_seconds)
+    return MediaSpan(
+        kind=kind,
+        member=0,
+        start=0,
+        stop=0,
+        grid=grid,
+        size=(0, 0),
+        source_size=(0, 0),
+        frames=tuple(range(len(pts))),
+        pts=pts,
+        time_base=(1, 1000),
+        fps=fps,
+    )
+
+
 def tiny_config(family: str, tokenizer: Any, attention: str = "sdpa") -> Any:
     """The config of a model of ``family`` with a few thousand weights, float32."""
     text: dict[str, Any] = {
@@ -90,7 +116,12 @@ def tiny_config(family: str, tokenizer: Any, attention: str = "sdpa") -> Any:
         "vision_end_token_id": tokenizer.token_id("<|vision_end|>"),
     }
     vision: dict[str, Any] = {"depth": 2, "hidden_size": 32, "num_heads": 4, "out_hidden_size": 32}
-    if family == "qwen2_5_vl":
+    if family == "qwen2_vl":
+        from transformers import Qwen2VLConfig
+
+        vision = {"depth": 2, "embed_dim": 32, "num_heads": 4, "hidden_size": 32}
+        config = Qwen2VLConfig(text_config=text, vision_config=vision, **ids)
+    elif family == "qwen2_5_vl":
         from transformers import Qwen2_5_VLConfig
 
         vision |= {"intermediate_size": 48, "fullatt_block_indexes": [1], "window_size": 56}
@@ -117,6 +148,7 @@ def tiny_model(family: str, tokenizer: Any, attention: str = "sdpa", seed: int =
 
     config = tiny_config(family, tokenizer, attention)
     names = {
+        "qwen2_vl": "Qwen2VLForConditionalGeneration",
         "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
         "qwen3_vl": "Qwen3VLForConditionalGeneration",
     }
@@ -130,14 +162,16 @@ def hf_processor(family: str, tokenizer_folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(tokenizer_folder))
-    if family == "qwen2_5_vl":
+    if family in ("qwen2_vl", "qwen2_5_vl"):
         from transformers import (
             Qwen2_5_VLProcessor,
             Qwen2VLImageProcessor,
+            Qwen2VLProcessor,
             Qwen2VLVideoProcessor,
         )
 
-        return Qwen2_5_VLProcessor(
+        made = Qwen2VLProcessor if family == "qwen2_vl" else Qwen2_5_VLProcessor
+        return made(
             image_processor=Qwen2VLImageProcessor(),
             tokenizer=tokenizer,
             video_processor=Qwen2VLVideoProcessor(cap_pixels_per_frame=False),

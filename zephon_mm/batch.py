@@ -2,10 +2,11 @@
 
 Several documents share a row and must not see each other. The model knows them apart by
 ``position_ids`` [4, rows, length]: axis 0 counts 0, 1, … in each document, and transformers builds
-its mask from where that restarts; axes 1–3 are M-RoPE, restarting too. The padding tail counts on
-its own, as one more document. For attention kernels of variable length, ``cu_seq_lens_q/k`` and
-``max_length_q/k`` say the same over all rows laid end to end. There is no ``attention_mask``: one
-of ones makes documents see each other, and so does a cache, hence ``use_cache=False``.
+its mask from where that restarts; axes 1–3 are M-RoPE, restarting too. Families without M-RoPE have
+axis 0 alone. The padding tail counts on its own, as one more document. For attention kernels of
+variable length, ``cu_seq_lens_q/k`` and ``max_length_q/k`` say the same over all rows laid end to
+end. There is no ``attention_mask``: one of ones makes documents see each other, as does a cache,
+hence ``use_cache=False``.
 
 ``labels`` are not shifted (the model does that): −100 on the first token of each document, which
 the last token of its neighbour would have to predict, on media, on padding, on what the document
@@ -25,8 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .models.base import Colour
-from .models.normalise import normalise
+from .models.base import ModelFamily
 from .models.relay import span_identity
 from .sample import MediaSpan, SampleRef
 
@@ -71,22 +71,13 @@ class DocumentSpan:
         return tuple(span.pts_seconds for span in self.media)
 
 
-class Normalisation(NamedTuple):
-    """Means and deviations of the two kinds of media, for values in [0, 1]."""
-
-    image_mean: Colour
-    image_std: Colour
-    video_mean: Colour
-    video_std: Colour
-
-
 class RowContents(NamedTuple):
     """One row of a batch as arrays of the CPU: all that training sees of it, and its origin.
 
     Attributes:
         slot: its place in the global batch.
         input_ids, labels: int64 [S].
-        position_ids: int64 [4, S].
+        position_ids: int64 [4, S] or [1, S].
         documents: its documents.
         patches: uint8 [n, columns], of each medium of the documents in turn.
     """
@@ -108,17 +99,17 @@ class Batch:
         slots: the rows' places in the global batch.
         input_ids: int64 [R, S].
         labels: int64 [R, S], not shifted.
-        position_ids: int64 [4, R, S].
+        position_ids: int64 [4, R, S], or [1, R, S] for a family without M-RoPE.
         cu_seq_lens: int32 [documents + 1], ends of all documents and padding tails, rows in turn.
         max_length: the longest of them.
         seq_idx: int32 [R, S], which document of its row a token belongs to; the padding tail is
             one more. For linear-attention layers.
-        image_patches, video_patches: uint8 [n, columns].
+        image_patches, video_patches: uint8 [n, columns]; a row is a patch, or a whole tile.
         image_grids, video_grids: int64 [media, 3], patches along time, height, width.
         extras: what else the family's models take, such as ``second_per_grid_ts``.
         documents: of each row, its documents.
         num_target_tokens: labels that train.
-        normalisation: how patches become ``pixel_values``.
+        family: how it becomes the inputs of a model.
     """
 
     step: int
@@ -136,7 +127,7 @@ class Batch:
     extras: dict[str, torch.Tensor] = field(default_factory=dict)
     documents: tuple[tuple[DocumentSpan, ...], ...]
     num_target_tokens: int
-    normalisation: Normalisation
+    family: ModelFamily
 
     def __len__(self) -> int:
         """Rows."""
@@ -176,25 +167,7 @@ class Batch:
         Patches are normalised at every call, to float32, on their device. A batch without a
         picture has no pixel inputs of pictures, and likewise for clips.
         """
-        inputs: dict[str, Any] = {
-            "input_ids": self.input_ids,
-            "labels": self.labels,
-            "position_ids": self.position_ids,
-            "cu_seq_lens_q": self.cu_seq_lens,
-            "cu_seq_lens_k": self.cu_seq_lens,
-            "max_length_q": self.max_length,
-            "max_length_k": self.max_length,
-            "num_items_in_batch": self.num_items_in_batch,
-            **self.extras,
-        }
-        scale = self.normalisation
-        if len(self.image_grids):
-            pixels = normalise(self.image_patches, scale.image_mean, scale.image_std)
-            inputs |= {"pixel_values": pixels, "image_grid_thw": self.image_grids}
-        if len(self.video_grids):
-            pixels = normalise(self.video_patches, scale.video_mean, scale.video_std)
-            inputs |= {"pixel_values_videos": pixels, "video_grid_thw": self.video_grids}
-        return inputs
+        return self.family.model_inputs(self)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """The batch with every tensor on ``device``."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .batch import IGNORE, Batch, DocumentSpan, Normalisation
+from .batch import IGNORE, Batch, DocumentSpan
 from .errors import ZephonError
 from .models.base import ModelFamily
 from .sample import MeasuredDocument, MediaSpan
@@ -69,7 +69,7 @@ def collate(
 
     Args:
         rows: in slot order.
-        family: decides positions, patch columns and normalisation.
+        family: decides positions, patch columns and further inputs.
         sequence_length: tokens a row; pieces that leave some are followed by padding.
         pad_id: token id of padding.
         step: the step.
@@ -82,7 +82,7 @@ def collate(
     """
     if len(rows) != len(slots):
         raise ZephonError(f"{len(rows)} rows for {len(slots)} slots")
-    arrays = _Arrays.padding(len(rows), sequence_length, pad_id)
+    arrays = _Arrays.padding(len(rows), sequence_length, pad_id, family.position_axes)
     lengths: list[int] = []
     documents: list[tuple[DocumentSpan, ...]] = []
     for number, row in enumerate(rows):
@@ -93,7 +93,7 @@ def collate(
     images = [span for span in media if span.kind == "image"]
     videos = [span for span in media if span.kind == "video"]
     columns = family.patches.columns
-    extras = family.extra_inputs(media)
+    extras = family.extra_inputs([d.media for row_spans in documents for d in row_spans])
     return Batch(
         step=step,
         slots=tuple(slots),
@@ -107,12 +107,10 @@ def collate(
         video_patches=_join([p for row in rows for p in row.video_patches], videos, columns),
         image_grids=_grids(images),
         video_grids=_grids(videos),
-        extras={name: torch.tensor(v, dtype=torch.float32) for name, v in extras.items()},
+        extras={name: torch.from_numpy(value) for name, value in extras.items()},
         documents=tuple(documents),
         num_target_tokens=int((arrays.labels != IGNORE).sum()),
-        normalisation=Normalisation(
-            family.image_mean, family.image_std, family.video_mean, family.video_std
-        ),
+        family=family,
     )
 
 
@@ -125,14 +123,14 @@ class _Arrays(NamedTuple):
     positions: NDArray[np.int64]
 
     @classmethod
-    def padding(cls, num_rows: int, length: int, pad_id: int) -> _Arrays:
+    def padding(cls, num_rows: int, length: int, pad_id: int, axes: int) -> _Arrays:
         """Rows of padding; positions are left unset."""
         shape = (num_rows, length)
         return cls(
             ids=np.full(shape, pad_id, np.int64),
             labels=np.full(shape, IGNORE, np.int64),
             seq_idx=np.zeros(shape, np.int32),
-            positions=np.empty((4, *shape), np.int64),
+            positions=np.empty((axes, *shape), np.int64),
         )
 
 

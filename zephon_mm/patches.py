@@ -1,8 +1,15 @@
-"""How pixels are cut into patches: the order that Qwen-style vision towers read them in."""
+"""How pixels are cut into patches, and which pixels of a picture are shown.
+
+A medium's pixels are rows of bytes. For Qwen-style vision towers a row is a patch; for towers that
+take whole tiles ([n, 3, side, side]) it is a tile, that is a patch as large as the tile.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Filter = Literal["bicubic", "bilinear", "lanczos"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +17,8 @@ class PatchLayout:
     """Sizes of a patch.
 
     Rows of a patch matrix run time, height / merge, width / merge, merge, merge; its columns run
-    channel, time within the patch, row, column.
+    channel, time within the patch, row, column. With a temporal patch and a merge of 1, rows run
+    time, height, width, and a row is a [3, side, side] picture.
     """
 
     patch_size: int
@@ -21,3 +29,46 @@ class PatchLayout:
     def columns(self) -> int:
         """Values a patch: 3 channels × temporal patch × patch²."""
         return 3 * self.temporal_patch_size * self.patch_size**2
+
+
+@dataclass(frozen=True, slots=True)
+class Crop:
+    """Keep a box, cut off where it leaves the picture; in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Resize to (height, width)."""
+
+    height: int
+    width: int
+    filter: Filter = "bicubic"
+
+
+@dataclass(frozen=True, slots=True)
+class Pad:
+    """Lay the picture on a canvas of (height, width) in one colour, its corner at (top, left)."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    colour: tuple[int, int, int] = (0, 0, 0)
+
+
+Step = Crop | Resize | Pad
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One rendering of a picture: steps in order, from its pixels as shown; then cut into patches.
+
+    What they give has sides that are multiples of ``patch_size · merge_size``.
+    """
+
+    steps: tuple[Step, ...]

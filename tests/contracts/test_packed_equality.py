@@ -1,6 +1,6 @@
 """Packed rows give each document the logits that it has alone (design §3, K04, P11).
 
-Tiny models of both families, in float32, with the inputs that `Batch.model_inputs` gives and
+Tiny models of the Qwen-VL families, in float32, with the inputs that `Batch.model_inputs` gives and
 nothing else; a document alone is one row without padding.
 """
 
@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.tiny import tiny_model, write_tokenizer
+from tests.tiny import QWEN, tiny_model, write_tokenizer
 from zephon_mm.batch import Batch
 from zephon_mm.collate import PackedPiece, PackedRow, collate
 from zephon_mm.config import DataConfig, ImageSizing, Source, VideoSampling
 from zephon_mm.models import (
-    FAMILIES,
     ModelFamily,
     Tokenizer,
     build_family,
@@ -66,7 +65,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return load_tokenizer(folder)
 
 
-@pytest.fixture(scope="module", params=list(FAMILIES))
+@pytest.fixture(scope="module", params=QWEN)
 def family(request: pytest.FixtureRequest, tokenizer: Tokenizer) -> ModelFamily:
     config = DataConfig(
         sources=(Source(id="a", urls="a.tar", format="text"),),
@@ -113,7 +112,7 @@ def make_document(
             time_base=(1, 10),
             fps=2.0 if video else 0.0,
         )
-        block = family.block(medium, span.grid, span.pts_seconds, span.fps)
+        block = family.block(span)
         media.append(replace(span, stop=span.start + len(block)))
         tokens += block.tolist()
         shape = (span.num_patches, family.patches.columns)

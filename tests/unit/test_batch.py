@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.tiny import write_tokenizer
+from tests.tiny import QWEN, write_tokenizer
 from zephon_mm.batch import IGNORE, Batch
 from zephon_mm.collate import PackedPiece, PackedRow, collate
 from zephon_mm.config import DataConfig, Source
 from zephon_mm.errors import ZephonError
-from zephon_mm.models import FAMILIES, ModelFamily, build_family, load_tokenizer, measure_digest
+from zephon_mm.models import ModelFamily, build_family, load_tokenizer, measure_digest
 from zephon_mm.models.normalise import normalise
 from zephon_mm.sample import MeasuredDocument, MediaSpan, SampleRef
 
@@ -27,13 +27,13 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelFamily]
     folder: Path = write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
     source = Source(id="a", urls="a.tar", format="text")
     made = {}
-    for model in FAMILIES:
+    for model in QWEN:
         config = DataConfig(sources=(source,), model=model, tokenizer=str(folder))
         made[model] = build_family(config, load_tokenizer(folder))
     return made
 
 
-@pytest.fixture(params=list(FAMILIES))
+@pytest.fixture(params=QWEN)
 def family(request: pytest.FixtureRequest, families: dict[str, ModelFamily]) -> ModelFamily:
     return families[request.param]
 
@@ -66,7 +66,7 @@ def document(
             time_base=(1, 100),
             fps=2.5 if video else 0.0,
         )
-        block = family.block(span.kind, grid, span.pts_seconds, span.fps)
+        block = family.block(span)
         media.append(replace(span, stop=span.start + len(block)))
         tokens += block.tolist()
         loss += [False] * len(block)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import difflib
+from typing import Protocol
 
 from ..config import DataConfig
 from ..errors import ConfigError
 from .base import MediaLayout, ModelFamily
-from .processor import ProcessorSettings, read_settings
-from .qwen import VISION_TOKENS, QwenFamily, VisionTokens
-from .qwen2_5_vl import DEFAULTS as QWEN2_5_DEFAULTS
+from .gemma3 import Gemma3
+from .internvl import InternVL
+from .llava_onevision import LlavaOnevision
 from .qwen2_5_vl import Qwen2_5VL
-from .qwen3_vl import DEFAULTS as QWEN3_DEFAULTS
+from .qwen2_vl import Qwen2VL
+from .qwen3_5 import Qwen3_5
 from .qwen3_vl import Qwen3VL
 from .relay import measure_digest
+from .smolvlm import Idefics3, SmolVLM
+from .text import Text
 from .tokenizer import Tokenizer, load_tokenizer
 
 __all__ = [
@@ -27,9 +31,24 @@ __all__ = [
     "measure_digest",
 ]
 
-FAMILIES: dict[str, tuple[type[QwenFamily], ProcessorSettings]] = {
-    "qwen2_5_vl": (Qwen2_5VL, QWEN2_5_DEFAULTS),
-    "qwen3_vl": (Qwen3VL, QWEN3_DEFAULTS),
+
+class FamilyClass(Protocol):
+    """What the table holds: classes that make themselves from a config and its tokeniser."""
+
+    def build(self, config: DataConfig, tokenizer: Tokenizer) -> ModelFamily: ...
+
+
+FAMILIES: dict[str, FamilyClass] = {
+    "text": Text,
+    "qwen2_vl": Qwen2VL,
+    "qwen2_5_vl": Qwen2_5VL,
+    "qwen3_vl": Qwen3VL,
+    "qwen3_5": Qwen3_5,
+    "llava_onevision": LlavaOnevision,
+    "internvl": InternVL,
+    "idefics3": Idefics3,
+    "smolvlm": SmolVLM,
+    "gemma3": Gemma3,
 }
 
 
@@ -49,9 +68,8 @@ def build_family(config: DataConfig, tokenizer: Tokenizer) -> ModelFamily:
             needs, the folder is of another family, or the template holds placeholders.
     """
     check_model(config.model)
-    family, defaults = FAMILIES[config.model]
-    start, end, image, video = (tokenizer.token_id(name) for name in VISION_TOKENS)
-    for name in VISION_TOKENS:
+    family = FAMILIES[config.model].build(config, tokenizer)
+    for name in family.control_tokens:
         if name in config.template:
             raise ConfigError(
                 f"template={config.template!r} holds {name}: media stand at {{media}}, and their "
@@ -62,5 +80,4 @@ def build_family(config: DataConfig, tokenizer: Tokenizer) -> ModelFamily:
                 f"tokenizer={tokenizer.path!r} makes the control token {name} of text that spells "
                 "it: it must be an added token, not an ordinary one"
             )
-    settings = read_settings(defaults, tokenizer.folder, config)
-    return family(tokenizer, settings, VisionTokens(start, end, image, video))
+    return family

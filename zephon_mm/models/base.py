@@ -1,16 +1,22 @@
-"""What a model family decides: sizes, placeholder tokens, positions. Pixels are not its matter."""
+"""What a model family decides: sizes, placeholder tokens, positions, the model's inputs.
+
+It says which pixels are shown (`View`) and how a batch is handed over; it never touches a file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..patches import PatchLayout
+from ..patches import PatchLayout, View
 from ..sample import MeasuredDocument, MediaSpan
+
+if TYPE_CHECKING:
+    from ..batch import Batch
 
 Kind = Literal["image", "video"]
 Colour = tuple[float, float, float]
@@ -21,8 +27,9 @@ class MediaLayout:
     """How large a medium is shown to the model.
 
     Attributes:
-        size: (height, width) in pixels after resizing.
-        grid: patches along time, height, width.
+        size: (height, width) in pixels after resizing; of a picture that is shown as tiles, what
+            the family lays them out by.
+        grid: patches along time, height, width; of tiles, (tiles, 1, 1).
     """
 
     size: tuple[int, int]
@@ -39,7 +46,12 @@ class ModelFamily(Protocol):
 
     Attributes:
         name: as `DataConfig.model` names it.
-        patches: how pixels are cut into patches.
+        patches: how pixels are cut into patches; `PatchLayout` says what a row is.
+        position_axes: axes of ``position_ids``: 1 (positions count up in each document), or 4,
+            where axes 1 … 3 are M-RoPE.
+        placeholders: by kind, what the family's chat templates write for a medium; a kind that is
+            not there can't be shown to the model.
+        control_tokens: control tokens that the tokeniser must have.
         image_mean, image_std, video_mean, video_std: of each channel, for values in [0, 1].
     """
 
@@ -47,6 +59,12 @@ class ModelFamily(Protocol):
     def name(self) -> str: ...
     @property
     def patches(self) -> PatchLayout: ...
+    @property
+    def position_axes(self) -> int: ...
+    @property
+    def placeholders(self) -> Mapping[str, str]: ...
+    @property
+    def control_tokens(self) -> Sequence[str]: ...
     @property
     def image_mean(self) -> Colour: ...
     @property
@@ -60,10 +78,11 @@ class ModelFamily(Protocol):
         """Everything that decides layouts, as plain values, for the fingerprint."""
         ...
 
-    def layout_image(self, height: int, width: int) -> MediaLayout:
+    def layout_image(self, height: int, width: int, *, alone: bool = True) -> MediaLayout:
         """Size and grid of a picture of ``height`` × ``width`` pixels as shown.
 
-        Raises MediaError (kind ``dropped``) for one that the family's rule refuses.
+        ``alone``: it is the only picture of its document. Raises MediaError (kind ``dropped``) for
+        one that the family's rule refuses.
         """
         ...
 
@@ -78,28 +97,36 @@ class ModelFamily(Protocol):
         """Size and grid of ``num_frames`` frames. Raises MediaError (kind ``dropped``)."""
         ...
 
-    def block(
-        self,
-        kind: Kind,
-        grid: tuple[int, int, int],
-        pts_seconds: Sequence[float] = (),
-        fps: float = 0.0,
-    ) -> NDArray[np.int32]:
-        """The medium's whole block of token ids, wrappers included, int32 [n]."""
+    def shown_frames(self, frames: tuple[int, ...]) -> tuple[int, ...]:
+        """The chosen frames as the model is shown them: some families repeat the last one."""
+        ...
+
+    def block(self, span: MediaSpan) -> NDArray[np.int32]:
+        """The medium's whole block of token ids, int32 [n]; ``start`` and ``stop`` don't matter."""
+        ...
+
+    def around(self, span: MediaSpan) -> tuple[str, str]:
+        """Plain text right before and after the block, tokenised with the text next to it."""
+        ...
+
+    def views(self, span: MediaSpan) -> tuple[View, ...]:
+        """What is made of a picture's pixels; their patches in turn are the medium's."""
         ...
 
     def positions(self, tokens: NDArray[np.int32], media: Sequence[MediaSpan]) -> NDArray[np.int64]:
-        """M-RoPE positions (time, height, width) of a document or a piece of one, int64 [3, n].
+        """Further position axes of a document or a piece of one, int64 [position_axes − 1, n].
 
-        The spans of ``media`` count from the first of ``tokens``; positions start at 0.
+        For M-RoPE (time, height, width), starting at 0. The spans of ``media`` count from the first
+        of ``tokens``.
         """
         ...
 
     def shrink(self, span: MediaSpan, max_tokens: int, max_patches: int) -> MediaSpan:
         """The medium laid out to fit both capacities; ``stop`` follows from its new block.
 
-        Every second frame is kept until two are left or it fits; then each frame takes fewer
-        pixels. Raises MediaError (kind ``dropped``) if even the least is too large.
+        A clip loses every second frame until two are left or it fits; then, and for a picture,
+        fewer pixels or tiles are taken. Raises MediaError (kind ``dropped``) if even the least is
+        too large.
         """
         ...
 
@@ -109,6 +136,15 @@ class ModelFamily(Protocol):
         """The document with every medium inside both capacities; itself if they all are."""
         ...
 
-    def extra_inputs(self, media: Sequence[MediaSpan]) -> Mapping[str, list[float]]:
-        """Further inputs of the model's forward, one float32 value a medium of ``media``."""
+    def extra_inputs(
+        self, documents: Sequence[Sequence[MediaSpan]]
+    ) -> Mapping[str, NDArray[np.generic]]:
+        """Further tensors of the model's forward, from the media of each document of a batch."""
+        ...
+
+    def model_inputs(self, batch: Batch) -> dict[str, Any]:
+        """The keyword arguments of the model's forward, to which only ``use_cache=False`` is added.
+
+        Packed rows need it, and whatever the family's module says of attention.
+        """
         ...

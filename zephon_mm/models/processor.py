@@ -57,17 +57,54 @@ class ProcessorSettings:
     tokens_per_second: float
 
 
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """What the files of a model's folder say; empty where there is none.
+
+    Attributes:
+        folder: where they lie.
+        processor: the processor's own fields.
+        image, video: of its two parts.
+        model: ``config.json``.
+    """
+
+    folder: Path
+    processor: Mapping[str, Any]
+    image: Mapping[str, Any]
+    video: Mapping[str, Any]
+    model: Mapping[str, Any]
+
+    @property
+    def images_kwargs(self) -> Mapping[str, Any]:
+        """What the processor passes on to its image processor, over that one's own settings."""
+        return self.processor.get("images_kwargs") or {}
+
+    @property
+    def vision(self) -> Mapping[str, Any]:
+        """``vision_config`` of the model."""
+        return self.model.get("vision_config") or {}
+
+
+def read_folder(folder: Path) -> ModelFolder:
+    """Read the files in transformers' order. Raises ConfigError for one that is not JSON."""
+    nested = _read(folder / "processor_config.json")
+    single = _read(folder / "preprocessor_config.json")
+    video = _read(folder / "video_preprocessor_config.json")
+    return ModelFolder(
+        folder=folder,
+        processor=nested,
+        image=nested.get("image_processor") or single,
+        video=nested.get("video_processor") or video or single,
+        model=_read(folder / "config.json"),
+    )
+
+
 def read_settings(
     defaults: ProcessorSettings, folder: Path, config: DataConfig
 ) -> ProcessorSettings:
     """The settings in force. Raises ConfigError if the folder's model is of another family."""
-    nested = _read(folder / "processor_config.json")
-    single = _read(folder / "preprocessor_config.json")
-    image = nested.get("image_processor") or single
-    video = (
-        nested.get("video_processor") or _read(folder / "video_preprocessor_config.json") or single
-    )
-    vision = _read(folder / "config.json").get("vision_config") or {}
+    files = read_folder(folder)
+    image, video, vision = files.image, files.video, files.vision
     for found in (image, video, vision):
         _check_patches(found, defaults.patches, folder, config.model)
     return replace(
@@ -133,12 +170,13 @@ def _budget(
     return Budget(
         min_pixels=int(low),
         max_pixels=int(high),
-        mean=_colour(found.get("image_mean"), default.mean),
-        std=_colour(found.get("image_std"), default.std),
+        mean=colour(found.get("image_mean"), default.mean),
+        std=colour(found.get("image_std"), default.std),
     )
 
 
-def _colour(found: Any, default: Colour) -> Colour:
+def colour(found: Any, default: Colour) -> Colour:
+    """Three numbers of a settings file, or the default."""
     if found is None:
         return default
     red, green, blue = (float(value) for value in found)

@@ -12,19 +12,24 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config import DataConfig
 from ..errors import MediaError
-from ..patches import PatchLayout
+from ..patches import PatchLayout, Resize, View
 from ..sample import MeasuredDocument, MediaSpan
-from .base import Colour, Kind, MediaLayout
-from .processor import ProcessorSettings
+from .base import Colour, MediaLayout
+from .inputs import image_rows, token_inputs, video_rows
+from .processor import ProcessorSettings, read_settings
 from .relay import relayout_document
 from .sizes import image_size, within
 from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ..batch import Batch
 
 VISION_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 
@@ -41,13 +46,27 @@ class VisionTokens:
 
 @dataclass(frozen=True)
 class QwenFamily(ABC):
-    """The base of both families; a family adds how a clip is laid out and written."""
+    """The base of the Qwen-VL families; a family adds how a clip is laid out and written."""
 
     name: ClassVar[str]
+    defaults: ClassVar[ProcessorSettings]
+    position_axes: ClassVar[int] = 4
+    control_tokens: ClassVar[tuple[str, ...]] = VISION_TOKENS
+    placeholders: ClassVar[Mapping[str, str]] = {
+        "image": "<|vision_start|><|image_pad|><|vision_end|>",
+        "video": "<|vision_start|><|video_pad|><|vision_end|>",
+    }
 
     tokenizer: Tokenizer
     processor: ProcessorSettings
     vision: VisionTokens
+
+    @classmethod
+    def build(cls, config: DataConfig, tokenizer: Tokenizer) -> Self:
+        """The family with the settings of the tokeniser's folder and the config."""
+        start, end, image, video = (tokenizer.token_id(name) for name in VISION_TOKENS)
+        settings = read_settings(cls.defaults, tokenizer.folder, config)
+        return cls(tokenizer, settings, VisionTokens(start, end, image, video))
 
     @property
     def patches(self) -> PatchLayout:
@@ -77,7 +96,7 @@ class QwenFamily(ABC):
     def settings(self) -> dict[str, Any]:
         return {"family": self.name, **asdict(self.processor), "tokens": asdict(self.vision)}
 
-    def layout_image(self, height: int, width: int) -> MediaLayout:
+    def layout_image(self, height: int, width: int, *, alone: bool = True) -> MediaLayout:
         budget = self.processor.image
         size = image_size(
             height,
@@ -109,16 +128,19 @@ class QwenFamily(ABC):
         patch = self.patches.patch_size
         return MediaLayout(size=size, grid=(grid_t, size[0] // patch, size[1] // patch))
 
-    def block(
-        self,
-        kind: Kind,
-        grid: tuple[int, int, int],
-        pts_seconds: Sequence[float] = (),
-        fps: float = 0.0,
-    ) -> NDArray[np.int32]:
-        if kind == "video":
-            return self._video_block(grid, pts_seconds)
-        return self._wrapped(self.vision.image, math.prod(grid) // self.patches.merge_size**2)
+    def shown_frames(self, frames: tuple[int, ...]) -> tuple[int, ...]:
+        return frames
+
+    def block(self, span: MediaSpan) -> NDArray[np.int32]:
+        if span.kind == "video":
+            return self._video_block(span.grid, span.pts_seconds)
+        return self._wrapped(self.vision.image, math.prod(span.grid) // self.patches.merge_size**2)
+
+    def around(self, span: MediaSpan) -> tuple[str, str]:
+        return "", ""
+
+    def views(self, span: MediaSpan) -> tuple[View, ...]:
+        return (View((Resize(*span.size),)),)
 
     @abstractmethod
     def _video_block(
@@ -161,8 +183,24 @@ class QwenFamily(ABC):
         """Temporal offsets of a medium's temporal patches, int64 [grid_t]."""
         return np.zeros(grid_t, np.int64)
 
-    def extra_inputs(self, media: Sequence[MediaSpan]) -> Mapping[str, list[float]]:
+    def extra_inputs(
+        self, documents: Sequence[Sequence[MediaSpan]]
+    ) -> Mapping[str, NDArray[np.generic]]:
         return {}
+
+    def model_inputs(self, batch: Batch) -> dict[str, Any]:
+        inputs = token_inputs(batch)
+        if len(batch.image_grids):
+            inputs |= {
+                "pixel_values": image_rows(batch, self),
+                "image_grid_thw": batch.image_grids,
+            }
+        if len(batch.video_grids):
+            inputs |= {
+                "pixel_values_videos": video_rows(batch, self),
+                "video_grid_thw": batch.video_grids,
+            }
+        return inputs
 
     def shrink(self, span: MediaSpan, max_tokens: int, max_patches: int) -> MediaSpan:
         temporal = self.patches.temporal_patch_size
@@ -193,11 +231,10 @@ class QwenFamily(ABC):
     def _fits(self, span: MediaSpan, max_tokens: int, max_patches: int) -> bool:
         if span.num_patches > max_patches:
             return False
-        return len(self.block(span.kind, span.grid, span.pts_seconds, span.fps)) <= max_tokens
+        return len(self.block(span)) <= max_tokens
 
     def _sized(self, span: MediaSpan) -> MediaSpan:
-        block = self.block(span.kind, span.grid, span.pts_seconds, span.fps)
-        return replace(span, stop=span.start + len(block))
+        return replace(span, stop=span.start + len(self.block(span)))
 
     def relayout(
         self, document: MeasuredDocument, max_tokens: int, max_patches: int

@@ -37,6 +37,7 @@ class Qwen3VL(QwenFamily):
     """The family ``qwen3_vl``; the budget of a clip counts frames × height × width."""
 
     name: ClassVar[str] = "qwen3_vl"
+    defaults: ClassVar[ProcessorSettings] = DEFAULTS
 
     def _frame_size(self, num_frames: int, height: int, width: int) -> tuple[int, int]:
         low, high = self.processor.video.min_pixels, self.processor.video.max_pixels

@@ -59,7 +59,7 @@ def relayout_document(
         span = old
         if not _fits(old, max_tokens, max_patches):
             span = family.shrink(old, max_tokens, max_patches)
-            block = family.block(span.kind, span.grid, span.pts_seconds, span.fps)
+            block = family.block(span)
             tokens += [document.tokens[end : old.start], block]
             loss += [document.loss[end : old.start], np.zeros(len(block), np.bool_)]
             end = old.stop

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -28,17 +28,10 @@ CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{% if message.content is string %}{{ message.content }}"
     "{% else %}{% for part in message.content %}"
-    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
-    "{% elif part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
-    "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% else %}{{ placeholders[part.type] }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
 )
 """What Qwen's own templates write, less their default system turn."""
-
-PLACEHOLDERS = {
-    "image": "<|vision_start|><|image_pad|><|vision_end|>",
-    "video": "<|vision_start|><|video_pad|><|vision_end|>",
-}
-"""What Qwen-VL's templates write for a medium; its whole block takes the place of it."""
 
 _GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
 _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
@@ -49,16 +42,20 @@ class ChatTemplate:
 
     Args:
         tokenizer: whose template is used; without one, ChatML.
+        placeholders: by kind, what the model family's templates write for a medium; its whole block
+            takes the place of it.
 
     Raises:
         ConfigError: the template can't be compiled, or ChatML's control tokens are missing.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, placeholders: Mapping[str, str]) -> None:
         self._tokenizer = tokenizer
         self._where = f"tokenizer={tokenizer.path!r}"
-        self._kinds = {text: kind for kind, text in PLACEHOLDERS.items()}
-        self._placeholder = re.compile("(" + "|".join(map(re.escape, self._kinds)) + ")")
+        self._placeholders = dict(placeholders)
+        self._kinds = {text: kind for kind, text in placeholders.items()}
+        texts = "|".join(map(re.escape, self._kinds)) or "(?!)"  # no kind: nothing matches
+        self._placeholder = re.compile(f"({texts})")
         source = tokenizer.chat_template
         if source is None:
             lacking = [t for t in ("<|im_start|>", "<|im_end|>") if not tokenizer.has_token(t)]
@@ -114,6 +111,7 @@ class ChatTemplate:
                 tools=None,
                 documents=None,
                 add_generation_prompt=False,
+                placeholders=self._placeholders,
                 mark_start=marks.start,
                 mark_end=marks.end,
                 **self._tokenizer.special_names,
@@ -138,6 +136,7 @@ class ChatTemplate:
                 tools=None,
                 documents=None,
                 add_generation_prompt=False,
+                placeholders=self._placeholders,
                 **self._tokenizer.special_names,
             )
         except Exception:

@@ -78,7 +78,7 @@ class Measurer:
         for source in config.sources:
             check_options(source.format, source.options)
             if source.format == "chat":
-                ChatTemplate(tokenizer)
+                ChatTemplate(tokenizer, family.placeholders)
         self._load()
 
     def _load(self) -> None:
@@ -116,14 +116,18 @@ class Measurer:
                 raise SampleError(problem, stage="index")
             sample = self._sample(ref, shard, key, index.members(ref.sample))
             parts = self._parts(ref, sample)
+            alone = sum(isinstance(part, ImagePart) for part in parts) == 1
             laid_out: list[TextPart | Block] = []
             media: list[MediaSpan] = []
             for part in parts:
                 if isinstance(part, TextPart):
                     laid_out.append(part)
                 else:
-                    span, block = self._medium(ref, sample, part, len(media))
-                    laid_out.append(block)
+                    span, block = self._medium(ref, sample, part, len(media), alone)
+                    before, after = (
+                        TextPart(text, loss=False) for text in self._family.around(span)
+                    )
+                    laid_out += [before, block, after]
                     media.append(span)
             return _Draft(ref, shard, key, tuple(laid_out), tuple(media))
         except SampleError as error:
@@ -144,6 +148,7 @@ class Measurer:
         """The document's parts in order, template text included."""
         function, options = self._formats[ref.source]
         document = _call(function, sample, options)
+        self._check_kinds(document)
         if document.turns:
             parts = self._template().render(document.turns)
         elif any(isinstance(part, TextPart) and part.special for part in document.parts):
@@ -155,22 +160,42 @@ class Measurer:
                 raise sample.missing(f"member {part.field!a}, which the format names")
         return parts
 
+    def _check_kinds(self, document: Document) -> None:
+        """Raise MediaError (kind ``dropped``) if the model can't be shown a medium of it."""
+        for part in (*document.parts, *(p for turn in document.turns for p in turn.parts)):
+            kind = {ImagePart: "image", VideoPart: "video"}.get(type(part))
+            if kind is not None and kind not in self._family.placeholders:
+                raise MediaError(
+                    f"model {self._family.name!r} takes no {kind}s: choose another family, or a "
+                    "format that leaves them out",
+                    stage="layout",
+                    kind="dropped",
+                )
+
     def _template(self) -> ChatTemplate:
         with self._chat_lock:
             if self._chat is None:
-                self._chat = ChatTemplate(self._tokenizer)
+                self._chat = ChatTemplate(self._tokenizer, self._family.placeholders)
             return self._chat
 
     def _medium(
-        self, ref: SampleRef, sample: Sample, part: ImagePart | VideoPart, number: int
+        self,
+        ref: SampleRef,
+        sample: Sample,
+        part: ImagePart | VideoPart,
+        number: int,
+        alone: bool,
     ) -> tuple[MediaSpan, Block]:
-        """Lay a medium out: its span, not yet placed, and its block of tokens."""
+        """Lay a medium out: its span, not yet placed, and its block of tokens.
+
+        ``number``: which of the document's media it is; ``alone``: its only picture.
+        """
         position = sample.fields[part.field]
         member = self.reader.member(ref.source, ref.shard, position)
         try:
             info = None if member.probe is None else read_probe(member.probe)
             if isinstance(part, ImagePart) and isinstance(info, ImageInfo):
-                span = self._image(position, info)
+                span = self._image(position, info, alone)
             elif isinstance(part, VideoPart) and isinstance(info, VideoInfo):
                 span = self._video(ref, position, info, part, number)
             else:
@@ -180,10 +205,9 @@ class Measurer:
             raise MediaError(
                 f"member {member.name!r}: {error.reason}", stage=error.stage, kind=error.kind
             ) from error
-        block = self._family.block(span.kind, span.grid, span.pts_seconds, span.fps)
-        return span, Block(block)
+        return span, Block(self._family.block(span))
 
-    def _image(self, position: int, info: ImageInfo) -> MediaSpan:
+    def _image(self, position: int, info: ImageInfo, alone: bool) -> MediaSpan:
         if info.problem is not None:
             raise MediaError(info.problem, stage="probe")
         most = self.config.image.max_source_pixels
@@ -193,7 +217,7 @@ class Measurer:
                 stage="layout",
                 kind="dropped",
             )
-        layout = self._family.layout_image(info.height, info.width)
+        layout = self._family.layout_image(info.height, info.width, alone=alone)
         return MediaSpan(
             kind="image",
             member=position,
@@ -212,13 +236,14 @@ class Measurer:
         key = rng.key(
             "sample", self.config.seed, source, ref.shard, ref.sample, ref.epoch, "frames", number
         )
-        frames = sample_frames(
+        chosen = sample_frames(
             info,
             self.config.video,
             start_seconds=part.start_seconds,
             end_seconds=part.end_seconds,
             stream_key=key,
         )
+        frames = self._family.shown_frames(chosen)
         span = MediaSpan(
             kind="video",
             member=position,
@@ -230,7 +255,7 @@ class Measurer:
             frames=frames,
             pts=tuple(int(info.pts[frame]) for frame in frames),
             time_base=info.time_base,
-            fps=sampled_fps(info, frames),
+            fps=sampled_fps(info, chosen),
         )
         layout = self._family.layout_video(
             len(frames), info.height, info.width, span.pts_seconds, span.fps

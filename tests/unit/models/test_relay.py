@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.tiny import QWEN, span_of
 from tests.unit.models.test_blocks import by_zephon
 from tests.unit.models.test_sizes import config
 from zephon_mm.errors import MediaError
-from zephon_mm.models import FAMILIES, ModelFamily, Tokenizer, build_family, measure_digest
+from zephon_mm.models import ModelFamily, Tokenizer, build_family, measure_digest
 from zephon_mm.sample import MeasuredDocument, MediaSpan, SampleRef
 
 Part = Any
 
 
-@pytest.fixture(params=list(FAMILIES))
+@pytest.fixture(params=QWEN)
 def family(request: pytest.FixtureRequest, tokenizer: Tokenizer) -> ModelFamily:
     return build_family(config(request.param), tokenizer)
 
@@ -33,7 +34,7 @@ def document(parts: list[Part], family: ModelFamily, tokenizer: Tokenizer) -> Me
 def blocks_are_whole(found: MeasuredDocument, family: ModelFamily) -> None:
     outside = np.ones(len(found.tokens), np.bool_)
     for span in found.media:
-        block = family.block(span.kind, span.grid, span.pts_seconds, span.fps)
+        block = family.block(span)
         assert found.tokens[span.start : span.stop].tolist() == block.tolist()
         outside[span.start : span.stop] = False
         assert span.grid[1:] == tuple(side // family.patches.patch_size for side in span.size)
@@ -99,7 +100,7 @@ def test_frames_are_halved_first_then_pixels(family: ModelFamily, tokenizer: Tok
             grid=((frames + 1) // 2, *span.grid[1:]),
             fps=span.fps / every,
         )
-        length = len(family.block("video", part.grid, part.pts_seconds, part.fps))
+        length = len(family.block(part))
         found = family.shrink(span, length, 10**6)
         assert found == replace(part, stop=span.start + length)
         smallest = found
@@ -169,7 +170,5 @@ def test_the_digest_is_over_everything(family: ModelFamily, tokenizer: Tokenizer
 def test_families_pickle(family: ModelFamily) -> None:
     copy = pickle.loads(pickle.dumps(family))
     assert copy.settings() == family.settings()
-    pts = (0.0, 0.5, 1.0)
-    assert copy.block("video", (2, 4, 4), pts, 2.0).tolist() == (
-        family.block("video", (2, 4, 4), pts, 2.0).tolist()
-    )
+    clip = span_of("video", (2, 4, 4), (0.0, 0.5, 1.0), 2.0)
+    assert copy.block(clip).tolist() == family.block(clip).tolist()

@@ -10,9 +10,10 @@ import pytest
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize as hf_image_size
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as hf_clip_size
 
+from tests.tiny import QWEN, span_of
 from zephon_mm.config import DataConfig, ImageSizing, Source, VideoSampling
 from zephon_mm.errors import ConfigError, MediaError
-from zephon_mm.models import FAMILIES, Tokenizer, build_family
+from zephon_mm.models import Tokenizer, build_family
 from zephon_mm.models.sizes import clip_size, image_size, within
 
 
@@ -53,7 +54,7 @@ def test_clip_sizes(budget: tuple[int, int]) -> None:
         assert clip_size(frames, height, width, **sizes) == expected, (frames, height, width)
 
 
-@pytest.mark.parametrize("model", list(FAMILIES))
+@pytest.mark.parametrize("model", QWEN)
 @pytest.mark.parametrize("size", [(1, 201), (499, 1), (20, 6000), (9, 8000)])
 def test_an_aspect_ratio_over_200_is_dropped(
     model: str, size: tuple[int, int], tokenizer: Tokenizer
@@ -62,18 +63,18 @@ def test_an_aspect_ratio_over_200_is_dropped(
     with pytest.raises(MediaError, match="aspect ratio over 200") as caught:
         family.layout_image(*size)
     assert (caught.value.kind, caught.value.stage) == ("dropped", "layout")
-    if model == "qwen2_5_vl":  # Qwen3-VL's own rule lifts small sides before it looks
+    if model in ("qwen2_vl", "qwen2_5_vl"):  # Qwen3-VL's own rule lifts small sides before it looks
         with pytest.raises(MediaError, match="aspect ratio over 200"):
             family.layout_video(8, *size)
 
 
-@pytest.mark.parametrize("model", list(FAMILIES))
+@pytest.mark.parametrize("model", QWEN)
 @pytest.mark.parametrize("blocks", [1, 2, 20, 256])
 def test_a_picture_is_inside_its_budget_and_a_multiple_of_a_block(
     model: str, blocks: int, tokenizer: Tokenizer
 ) -> None:
     """P05, P06: no side rounds to 0, and a narrow picture does not break a small budget."""
-    factor = {"qwen2_5_vl": 28, "qwen3_vl": 32}[model]
+    factor = 32 if model.startswith("qwen3") else 28
     budget = blocks * factor**2
     family = build_family(config(model, image=ImageSizing(max_pixels=budget)), tokenizer)
     for height, width in some_sizes(200, 5):
@@ -108,10 +109,11 @@ def hf_frame_size(
     from transformers.models.qwen2_vl import video_processing_qwen2_vl
     from transformers.models.qwen3_vl import video_processing_qwen3_vl
 
-    cls, module = {
-        "qwen2_5_vl": (Qwen2VLVideoProcessor, video_processing_qwen2_vl),
-        "qwen3_vl": (Qwen3VLVideoProcessor, video_processing_qwen3_vl),
-    }[model]
+    cls, module = (
+        (Qwen3VLVideoProcessor, video_processing_qwen3_vl)
+        if model.startswith("qwen3")
+        else (Qwen2VLVideoProcessor, video_processing_qwen2_vl)
+    )
     rule = module.smart_resize
 
     def stop(*args: Any, **options: Any) -> None:
@@ -135,7 +137,7 @@ def hf_frame_size(
 
 @pytest.mark.parametrize("size", [(1, 1), (90, 160), (720, 1280), (1080, 608), (33, 31)])
 @pytest.mark.parametrize("cap", [False, True])
-@pytest.mark.parametrize("model", list(FAMILIES))
+@pytest.mark.parametrize("model", QWEN)
 def test_clip_grids_are_the_processors(
     model: str,
     size: tuple[int, int],
@@ -152,7 +154,7 @@ def test_clip_grids_are_the_processors(
         assert layout.grid == ((frames + 1) // 2, *sides)
 
 
-@pytest.mark.parametrize("model", list(FAMILIES))
+@pytest.mark.parametrize("model", QWEN)
 def test_one_frame_is_laid_out_as_a_full_temporal_patch(model: str, tokenizer: Tokenizer) -> None:
     """P02: Qwen3-VL's processor refuses a clip of one frame, though it would repeat it."""
     family = build_family(config(model), tokenizer)
@@ -161,7 +163,7 @@ def test_one_frame_is_laid_out_as_a_full_temporal_patch(model: str, tokenizer: T
 
 def test_temporal_patches_are_rounded_up(tokenizer: Tokenizer) -> None:
     """P03: 1, 3, 5 and 17 frames at temporal patches of 2 and 4."""
-    for model in FAMILIES:
+    for model in QWEN:
         built = build_family(config(model), tokenizer)
         for temporal in (2, 4):
             patches = replace(built.patches, temporal_patch_size=temporal)
@@ -170,7 +172,7 @@ def test_temporal_patches_are_rounded_up(tokenizer: Tokenizer) -> None:
                 times = [n / 10 for n in range(frames)]
                 layout = family.layout_video(frames, 100, 100, times, 10.0)
                 assert layout.grid[0] == -(-frames // temporal)
-                block = family.block("video", layout.grid, times, 10.0)
+                block = family.block(span_of("video", layout.grid, times, 10.0))
                 pads = int((block == tokenizer.token_id("<|video_pad|>")).sum())
                 assert pads * family.patches.merge_size**2 == layout.num_patches
 
@@ -181,7 +183,7 @@ def test_720p_takes_what_the_defaults_say(tokenizer: Tokenizer) -> None:
     assert layout.num_patches // 4 == 23_040
 
 
-@pytest.mark.parametrize("model", list(FAMILIES))
+@pytest.mark.parametrize("model", QWEN)
 def test_empty_media_are_dropped(model: str, tokenizer: Tokenizer) -> None:
     family = build_family(config(model), tokenizer)
     with pytest.raises(MediaError) as caught:

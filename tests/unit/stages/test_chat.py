@@ -12,11 +12,14 @@ from transformers import AutoTokenizer
 from zephon_mm.demo.tokenizer import CHAT_TEMPLATE
 from zephon_mm.errors import ConfigError, SampleError
 from zephon_mm.models import load_tokenizer
+from zephon_mm.models.qwen import QwenFamily
 from zephon_mm.sample import ImagePart, TextPart, Turn, VideoPart
-from zephon_mm.stages.chat import PLACEHOLDERS, ChatTemplate
+from zephon_mm.stages.chat import ChatTemplate
 from zephon_mm.stages.tokens import Block, Encoded, encode_documents
 
 from .conftest import make_tokenizer
+
+PLACEHOLDERS = QwenFamily.placeholders
 
 QWEN2_VL = (
     "{% set image_count = namespace(value=0) %}{% set video_count = namespace(value=0) %}"
@@ -65,7 +68,7 @@ TURNS = (
 
 
 def opened(folder: Path, template: str | None) -> ChatTemplate:
-    return ChatTemplate(load_tokenizer(make_tokenizer(folder, template)))
+    return ChatTemplate(load_tokenizer(make_tokenizer(folder, template)), PLACEHOLDERS)
 
 
 def messages(turns: tuple[Turn, ...]) -> list[dict[str, Any]]:
@@ -90,7 +93,7 @@ def encode(folder: Path, turns: tuple[Turn, ...]) -> tuple[Encoded, Any]:
         ImagePart: tokenizer.encode(PLACEHOLDERS["image"], special=True),
         VideoPart: tokenizer.encode(PLACEHOLDERS["video"], special=True),
     }
-    parts = ChatTemplate(tokenizer).render(turns)
+    parts = ChatTemplate(tokenizer, PLACEHOLDERS).render(turns)
     whole = [p if isinstance(p, TextPart) else Block(pads[type(p)]) for p in parts]
     (result,) = encode_documents([whole], tokenizer)
     assert isinstance(result, Encoded)
@@ -285,7 +288,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @given(turns=CONVERSATIONS, at=st.integers(0, 2))
 def test_any_conversation(folders: list[Path], turns: tuple[Turn, ...], at: int) -> None:
     tokenizer = load_tokenizer(folders[at])
-    parts = ChatTemplate(tokenizer).render(turns)
+    parts = ChatTemplate(tokenizer, PLACEHOLDERS).render(turns)
     media = [p for turn in turns for p in turn.parts if not isinstance(p, TextPart)]
     assert [part for part in parts if not isinstance(part, TextPart)] == media
     shown = [PLACEHOLDERS["image" if isinstance(m, ImagePart) else "video"] for m in media]

@@ -14,12 +14,12 @@ from PIL import Image
 from tests.tiny import CHAT_TEMPLATE, hf_processor
 from zephon_mm.config import VideoSampling
 from zephon_mm.sample import MeasuredDocument
-from zephon_mm.stages.chat import PLACEHOLDERS
+from zephon_mm.models.qwen import QwenFamily
 
 from .conftest import Opener, clip, document, jpeg, make_tokenizer, refs, write_shard
 
 MODELS = ("qwen2_5_vl", "qwen3_vl")
-IMAGE, VIDEO = PLACEHOLDERS["image"], PLACEHOLDERS["video"]
+IMAGE, VIDEO = QwenFamily.placeholders["image"], QwenFamily.placeholders["video"]
 
 
 @pytest.fixture(scope="module")

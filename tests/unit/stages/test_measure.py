@@ -64,7 +64,7 @@ def test_a_caption_reads_media_text_end(tmp_path: Path, measurer: Opener, model:
     found = document(result)
     tokenizer = made._tokenizer
     (span,) = found.media
-    block = made._family.block("image", span.grid)
+    block = made._family.block(span)
     want = [*block.tolist(), *tokenizer.encode("a cat<|endoftext|>", special=True).tolist()]
     assert found.tokens.tolist() == want
     assert (span.start, span.stop) == (0, len(block))
