@@ -4,13 +4,14 @@
 - only container formats that hold their own data are opened (no playlists: they name other files);
 - one thread, film grain on, exact left crops (``unaligned``), the decoder told to give up on the
   first error (``err_detect=explode``: no clean file of the cases is refused by it, and damage that
-  would be concealed is an error) and frames tied to packets by number (``copy_opaque``);
+  would be concealed is an error), to compare the MD5 sums that an HEVC stream may carry of its
+  frames (``crccheck``), and frames tied to packets by number (``copy_opaque``);
 - packets are numbered in demuxing order; empty ones (AVI's placeholders) don't count.
 """
 
 from __future__ import annotations
 
-import io
+import errno
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
@@ -37,7 +38,7 @@ FORMATS = (
     "mpegvideo,gif,apng,mxf,nut,dv,rm,vc1,mjpeg"
 )
 MAX_FRAME_PIXELS = 1 << 27
-_OPTIONS = {"err_detect": "explode", "max_pixels": str(MAX_FRAME_PIXELS)}
+_OPTIONS = {"err_detect": "explode+crccheck", "max_pixels": str(MAX_FRAME_PIXELS)}
 _PLANAR = re.compile(r"(yuvj?|yuva|gray|gbra?)(420|422|444|440|411|410)?p?(9|10|12|14|16)?(le)?")
 _SUBSAMPLING = {
     None: (0, 0), "420": (1, 1), "422": (1, 0), "444": (0, 0), "440": (0, 1), "411": (2, 0),
@@ -49,6 +50,37 @@ _PACKED |= {"bgra": (4, 1, 0, 2), "bgr0": (4, 1, 0, 2), "argb": (4, 2, 3, 1), "0
 _MATRICES = {1: "709", 5: "601", 6: "601", 7: "240m", 9: "2020", 10: "2020"}
 
 
+class _Reader:
+    """A file over bytes that are not copied: only the piece that FFmpeg asks for is.
+
+    FFmpeg may read them over and over again (an index of an AVI that points to itself); more than
+    64 times over and 1 GiB are an OSError, which counts as damage, the same every time.
+    """
+
+    def __init__(self, data: Bytes) -> None:
+        self._bytes = memoryview(data).cast("B")
+        self._at = 0
+        self._left = 64 * len(self._bytes) + (1 << 30)
+
+    def read(self, size: int) -> bytes:
+        piece = bytes(self._bytes[self._at : self._at + size])
+        self._at += len(piece)
+        self._left -= len(piece)
+        if self._left < 0:
+            raise OSError(errno.EFBIG, "it is read over and over again")
+        return piece
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        at = offset + (0, self._at, len(self._bytes))[whence]
+        if at < 0:
+            raise OSError(errno.EINVAL, "a place before the first byte")
+        self._at = at
+        return at
+
+    def tell(self) -> int:
+        return self._at
+
+
 def open_clip(data: Bytes) -> tuple[InputContainer, VideoStream]:
     """Open the bytes; the caller closes the container.
 
@@ -57,7 +89,7 @@ def open_clip(data: Bytes) -> tuple[InputContainer, VideoStream]:
     """
     try:
         container = av.open(
-            io.BytesIO(data),
+            _Reader(data),
             mode="r",
             container_options={"format_whitelist": FORMATS},
             metadata_errors="ignore",
