@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .context import ContextSlice, context_slice
 from .models.base import ModelFamily
 from .models.relay import span_identity
 from .sample import MediaSpan, SampleRef
@@ -212,6 +213,19 @@ class Batch:
                 documents=documents,
                 patches=tuple(found),
             )
+
+    def context_slice(self, rank: int, size: int, *, balanced: bool = False) -> ContextSlice:
+        """The tokens of one context-parallel rank of ``size``, see `context`.
+
+        Args:
+            rank: the context-parallel rank.
+            size: ranks that share the rows.
+            balanced: a run from the head and one from the tail, as torch's ``context_parallel``.
+
+        Raises:
+            ConfigError: the rows can't be cut in equal parts.
+        """
+        return context_slice(self, rank, size, balanced=balanced)
 
     def row_digests(self, pixels: bool = False) -> list[bytes]:
         """32 bytes of each row over all that training sees of it, and where it came from.

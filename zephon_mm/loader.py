@@ -142,7 +142,7 @@ class Loader(Checkpoints):
             self._feed = self._open_feed()
         else:
             who = f"{self.fingerprint}, dp_rank {self.dp_rank} of {self.dp_size}"
-            self._feed = self._share.feed(who, self._step, self._open_feed)
+            self._feed = self._share.feed(who, self._step, self._run.family, self._open_feed)
         self._begun_at = self._begun_at or time.monotonic()
         return self._iterate(self._feed)
 

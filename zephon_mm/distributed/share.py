@@ -18,6 +18,7 @@ import torch
 
 from ..backends import Direct, Feed
 from ..errors import ConfigError, StateError, ZephonError
+from ..models import ModelFamily
 from ..pipeline import Step
 from .exchange import (
     decode_error,
@@ -79,12 +80,15 @@ class Share:
             raise ConfigError("share='leader' needs torch.distributed.init_process_group first")
         return cls(group_of(group))
 
-    def feed(self, who: str, step: int, open_feed: Callable[[], Feed[Step]]) -> Feed[Step]:
+    def feed(
+        self, who: str, step: int, family: ModelFamily, open_feed: Callable[[], Feed[Step]]
+    ) -> Feed[Step]:
         """The steps from ``step`` on: made here and sent, or received; a collective.
 
         Args:
             who: fingerprint of the run and the data-parallel rank, which peers must share.
             step: the step that this loader stands at.
+            family: the run's, for the batches that are received.
             open_feed: makes the steps; called on the leader only.
 
         Raises:
@@ -110,7 +114,7 @@ class Share:
                 opened.close()
             raise
         if not self.leads:
-            return Direct(self._received())
+            return Direct(self._received(family))
         return Direct(self._sent(feed[0]), cancel=lambda seconds: feed[0].close())
 
     def _sent(self, feed: Feed[Step]) -> Iterator[Step]:
@@ -139,7 +143,7 @@ class Share:
         finally:
             feed.close()
 
-    def _received(self) -> Iterator[Step]:
+    def _received(self, family: ModelFamily) -> Iterator[Step]:
         import torch.distributed as dist
 
         while True:
@@ -154,7 +158,7 @@ class Share:
                 for tensor in tensors:
                     if tensor.numel():
                         dist.broadcast(tensor, self._source, group=self._group)
-            yield decode_step(meta, tensors)
+            yield decode_step(meta, tensors, family)
 
     def _send(self, kind: int, data: bytes) -> None:
         import torch.distributed as dist

@@ -12,6 +12,7 @@ import torch
 from pydantic import TypeAdapter
 
 from ..batch import Batch
+from ..models import ModelFamily
 from ..pipeline import Step
 
 Shapes = list[tuple[str, tuple[int, ...]]]
@@ -35,15 +36,15 @@ def empty_tensors(meta: dict[str, Any], device: torch.device) -> list[torch.Tens
     ]
 
 
-def decode_step(meta: dict[str, Any], tensors: Sequence[torch.Tensor]) -> Step:
-    """The step again; it holds no lanes."""
+def decode_step(meta: dict[str, Any], tensors: Sequence[torch.Tensor], family: ModelFamily) -> Step:
+    """The step again, of the family that peers share; it holds no lanes."""
     rest = iter(tensors)
     batches = []
     for batch in meta["batches"]:
         values = {name: _adapter(name).validate_json(v) for name, v in batch["plain"].items()}
         values |= {name: next(rest) for name in batch["tensors"]}
         extras = {name: next(rest) for name in batch["extras"]}
-        batches.append(Batch(**values, extras=extras))
+        batches.append(Batch(**values, extras=extras, family=family))
     return Step(meta["number"], tuple(batches), ())
 
 
@@ -54,7 +55,7 @@ def _encode(batch: Batch, tensors: list[torch.Tensor]) -> dict[str, Any]:
         if isinstance(value, torch.Tensor):
             names.append(entry.name)
             tensors.append(value)
-        elif entry.name != "extras":
+        elif entry.name not in ("extras", "family"):
             plain[entry.name] = json.dumps(value, default=_plain)
     tensors += batch.extras.values()
     return {"tensors": names, "extras": list(batch.extras), "plain": plain}
