@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from .backends import (
@@ -22,25 +22,23 @@ from .backends import (
     open_backend,
 )
 from .batch import Batch
-from .collate import collate
 from .config import DataConfig, ExecutionConfig, check_dp_size, lane_range
+from .digests import DigestLog
 from .distributed import Checkpoints, Place, Share, sum_over
 from .errors import ConfigError, StateError
 from .pipeline import (
-    Collate,
     LaneSnapshot,
     RankSteps,
     Report,
     Restored,
     Step,
-    arrival_capacity,
     loader_stats,
     no_documents,
     open_run,
     run_length,
 )
 from .sample import Rejected
-from .state import Change, LoaderState, check_changes, compare, fingerprint
+from .state import LoaderState, check_changes, compare, fingerprint
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -99,6 +97,9 @@ class Loader(Checkpoints):
         self._share = Share.of(share, share_group)
         self._run = open_run(config, self.execution)
         self._report = Report(config, self.execution.reject_log)
+        self._digests = DigestLog(
+            self.execution.digest_log, self._run.identity, self.dp_rank, self.dp_size
+        )
         loads = self._share is None or self._share.leads
         self._lanes = lane_range(config.lanes, self.dp_rank, self.dp_size) if loads else range(0)
         self._changes: tuple[tuple[str, Any, Any, int], ...] = ()
@@ -157,6 +158,7 @@ class Loader(Checkpoints):
                 # a batch that was handed out counts as consumed, so the boundary moves first
                 self._ring.append((step.number + 1, step.lanes))
                 self._report.watch(step.lanes)
+                self._digests.write(step.number)
                 self._step = step.number + 1
                 self._count(step.batches[-1])
                 yield step.batches[-1]
@@ -197,7 +199,7 @@ class Loader(Checkpoints):
         changes = compare(read.identity, self._run.identity)
         check_changes(changes, allow)
         self._close_feed()
-        restored = self._adapted(read, changes)
+        restored = Restored.of(read, self.config, changes)
         backend = self._open_backend()
         try:
             lanes = [self._run.lane(number, backend) for number in self._lanes]
@@ -207,6 +209,7 @@ class Loader(Checkpoints):
         finally:
             backend.close()
         self._changes = read.changes + tuple((*change, read.step) for change in changes)
+        self._digests.restart(self._changes)
         # a run whose config has changed on its way is counted from here: its past is another's
         self._restored = restored if self._changes else None
         self._end_known = False
@@ -262,6 +265,7 @@ class Loader(Checkpoints):
         """End all work in flight. The loader may be iterated again afterwards."""
         self._close_feed()
         self._report.close()
+        self._digests.close()
 
     def __enter__(self) -> Loader:
         return self
@@ -273,16 +277,6 @@ class Loader(Checkpoints):
         self._budget = ByteBudget(self.execution.memory_budget)
         return open_backend(
             self.execution.backend, workers=self.execution.workers, budget=self._budget
-        )
-
-    def _adapted(self, state: LoaderState, changes: Sequence[Change]) -> Restored:
-        """The state as this config goes on from it."""
-        if not changes:
-            return Restored(state)
-        shorter = any(change.field == "sequence_length" for change in changes)
-        return Restored(
-            state.adapted([source.id for source in self.config.sources]),
-            arrival_capacity(self.config, state.step) if shorter else None,
         )
 
     def _known_end(self) -> int | None:
@@ -326,21 +320,21 @@ class Loader(Checkpoints):
             backend=backend,
             materialise=self._run.materialise,
             task_bytes=self._run.materialise.task_bytes,
-            collate=self._collate(),
+            collate=self._run.collate,
             on_damaged=self._report.damage,
             ahead=self.execution.prefetch if threads else 0,
             micro_batch=self.execution.micro_batch,
         ).run(first, end, until_empty=self._run.plan.finite and end is None)
         return (
             Prefetcher(
-                steps,
+                self._digests.hashed(steps),
                 self.execution.prefetch,
                 size_of=lambda step: step.size_bytes,
                 budget=self._budget,
                 cancel=backend.close,
             )
             if threads
-            else Direct(steps, cancel=backend.close)
+            else Direct(self._digests.hashed(steps), cancel=backend.close)
         )
 
     def _owns(self, lane: int) -> bool:
@@ -353,19 +347,6 @@ class Loader(Checkpoints):
 
     def _on_rejected(self, lane: int) -> Callable[[Rejected], None]:
         return self._report.reject if self._owns(lane) else lambda rejected: None
-
-    def _collate(self) -> Collate:
-        """`batch.collate` for this run; free of the loader, since the feed's thread holds it."""
-        run = self._run
-        return lambda rows, step, slots, length: collate(
-            rows,
-            family=run.family,
-            sequence_length=length,
-            pad_id=run.tokenizer.pad_id,
-            step=step,
-            slots=slots,
-            source_ids=[source.id for source in run.config.sources],
-        )
 
     def _close_feed(self) -> None:
         if self._feed is not None:

@@ -18,9 +18,9 @@ KERNELS = ROOT / "kernels" / "zephon_mm_kernels"
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "rng", "patches", "config", "sample"}),
-    frozenset({"decoders", "models", "media", "formats", "shards", "batch", "collate", "context"}),
+    frozenset({"decoders", "models", "media", "formats", "shards", "batch", "collate"}),
     frozenset({"stages", "sequencer", "plan", "backends", "state"}),
-    frozenset({"pipeline"}),
+    frozenset({"pipeline", "digests"}),
     frozenset({"distributed"}),
     frozenset({"loader"}),
     frozenset({"cli", "demo", "__main__"}),

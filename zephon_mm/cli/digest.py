@@ -49,6 +49,10 @@ def digest(
     state: Annotated[
         Path | None, typer.Option(help="Start from a state that --save-state wrote.")
     ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(help="Also write a digest log to this folder, for `zephon-mm verify`."),
+    ] = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(help="A change of the config since --state that is meant (repeatable)."),
@@ -72,6 +76,8 @@ def digest(
         execution = replace(execution, backend=backend)  # type: ignore[arg-type]
     if workers is not None:
         execution = replace(execution, workers=workers)
+    # never into the log of the run that the config is of
+    execution = replace(execution, digest_log=None if log is None else str(log))
     if save_state is not None and not save_state.absolute().parent.is_dir():
         raise ConfigError(f"--save-state {save_state}: its folder is not there")
     saved = None if state is None else read_state(state)

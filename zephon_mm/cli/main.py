@@ -16,6 +16,8 @@ from .digest import digest
 from .frames import frames
 from .index import index
 from .measure import measure
+from .show import show
+from .verify import verify
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,6 +32,8 @@ app = typer.Typer(
         "On your own data: `index` the shards, write a YAML config, `measure` what its sources "
         "give, and check with `digest` that ranks, workers and resumes change no batch. Training "
         "itself is `from zephon_mm import Loader`.\n\n"
+        "Where two runs part: `verify` finds the first step that differs, and `show` prints what a "
+        "step trains on.\n\n"
         "On one clip: `frames` prints its frames, their times and exact pixels; `bench decode` "
         "compares decoders on your clips."
     ),
@@ -43,7 +47,7 @@ def _options(
     del debug  # read by run()
 
 
-for _command in (index, digest, measure, frames, demo):
+for _command in (index, digest, measure, verify, show, frames, demo):
     app.command()(_command)
 app.add_typer(bench, name="bench")
 

@@ -8,6 +8,7 @@ from .revival import Restored, Revival
 from .run import Run, open_run
 from .stats import loader_stats
 from .steps import Collate, RankSteps, Step
+from .walk import lane_rows, walk
 
 __all__ = [
     "Collate",
@@ -22,8 +23,10 @@ __all__ = [
     "Step",
     "arrival_capacity",
     "count_steps",
+    "lane_rows",
     "loader_stats",
     "no_documents",
     "open_run",
     "run_length",
+    "walk",
 ]

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..config import DataConfig
 from ..errors import StateError
 from ..plan import LaneCursor
 from ..sample import MeasuredDocument, Measurement, Rejected
 from ..sequencer import LiveRef, SequencerState
-from ..state import LaneState, LoaderState
-from .lane import Lane, LaneSnapshot, live_checksum
+from ..state import Change, LaneState, LoaderState
+from .lane import Lane, LaneSnapshot, arrival_capacity, live_checksum
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,21 @@ class Restored:
 
     state: LoaderState
     capacity: int | None = None
+
+    @classmethod
+    def of(cls, state: LoaderState, config: DataConfig, changes: Sequence[Change]) -> Restored:
+        """The state as ``config`` goes on from it, which differs from the state's by ``changes``.
+
+        Raises:
+            StateError: a source that was removed still has documents waiting to be packed.
+        """
+        if not changes:
+            return cls(state)
+        shorter = any(change.field == "sequence_length" for change in changes)
+        return cls(
+            state.adapted([source.id for source in config.sources]),
+            arrival_capacity(config, state.step) if shorter else None,
+        )
 
     def begin(self, lane: Lane) -> Revival:
         """Begin to measure what waited in ``lane``; StateError if the state lacks the lane."""

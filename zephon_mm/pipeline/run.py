@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..backends import Backend
+from ..batch import Batch
+from ..collate import PackedRow, collate
 from ..config import DataConfig, ExecutionConfig, Source
 from ..decoders import REFERENCE, decoder_for, load_decoder
 from ..formats import check_options, load_format
@@ -60,6 +62,20 @@ class Run:
             end_ids=self.end_ids,
             on_rejected=on_rejected,
             window=window,
+        )
+
+    def collate(
+        self, rows: Sequence[PackedRow], step: int, slots: Sequence[int], length: int
+    ) -> Batch:
+        """Rows of a step as a batch, see `collate.collate`."""
+        return collate(
+            rows,
+            family=self.family,
+            sequence_length=length,
+            pad_id=self.tokenizer.pad_id,
+            step=step,
+            slots=slots,
+            source_ids=[source.id for source in self.config.sources],
         )
 
     @property
