@@ -200,7 +200,7 @@ class Loader(Checkpoints):
         check_changes(changes, allow)
         self._close_feed()
         restored = Restored.of(read, self.config, changes)
-        backend = self._open_backend()
+        backend = self._open_backend(brief=True)
         try:
             lanes = [self._run.lane(number, backend) for number in self._lanes]
             revivals = [restored.begin(lane) for lane in lanes]
@@ -273,34 +273,38 @@ class Loader(Checkpoints):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open_backend(self) -> Backend:
+    def _open_backend(self, brief: bool = False) -> Backend:
+        """``brief``: for less work than it would cost to start processes."""
         self._budget = ByteBudget(self.execution.memory_budget)
-        return open_backend(
-            self.execution.backend, workers=self.execution.workers, budget=self._budget
-        )
+        name = self.execution.backend
+        if brief and name == "processes":
+            name = "threads"
+        return open_backend(name, workers=self.execution.workers, budget=self._budget)
 
-    def _known_end(self) -> int | None:
+    def _known_end(self, backend: Backend | None = None) -> int | None:
+        """The step at which the run ends, counted once, on ``backend`` or one of its own."""
         if not self._end_known:
-            backend = self._open_backend()
+            used = backend or self._open_backend()
             try:
                 self._end = run_length(
                     self._run,
                     self.execution,
-                    backend,
+                    used,
                     dp_rank=self.dp_rank,
                     dp_size=self.dp_size,
                     group=self._dp_group,
                     restored=self._restored,
                 )
             finally:
-                backend.close()
+                if backend is None:
+                    used.close()
             self._end_known = True
         return self._end
 
     def _open_feed(self) -> Feed[Step]:
         """Start making steps from the last boundary on."""
-        end = self._known_end()
         backend = self._open_backend()
+        end = self._known_end(backend)
         threads = self.execution.backend != "serial"
         workers = self.execution.workers or default_workers()
         window = 1 + 2 * workers // len(self._lanes) if threads else 1
