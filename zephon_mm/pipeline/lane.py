@@ -15,6 +15,7 @@ from itertools import chain, islice, repeat
 
 from ..backends import Backend, OrderedMap, Ticket
 from ..config import DataConfig, schedule_min
+from ..errors import WorkerDiedError
 from ..plan import LaneCursor, Plan
 from ..sample import Measurement, Rejected, SampleRef
 from ..sequencer import MAX_WAIT, Piece, Recipe, Sequencer, SequencerState
@@ -69,6 +70,7 @@ class Lane:
         relayout: the model family's rule for media that are too large.
         end_ids: token ids that end a document.
         on_rejected: called for every sample that gives no document, in order.
+        name: a sample's shard and key, for errors.
         window: blocks measured ahead.
     """
 
@@ -83,8 +85,10 @@ class Lane:
         relayout: Relayout,
         end_ids: frozenset[int] = frozenset(),
         on_rejected: Callable[[Rejected], None] = lambda rejected: None,
+        name: Callable[[SampleRef], tuple[str, str]] = lambda ref: ("a sample", str(ref)),
         window: int = 1,
     ) -> None:
+        self._name = name
         self.number = number
         self._config = config
         self._plan = plan
@@ -93,6 +97,7 @@ class Lane:
         self._window = window
         self._cursor = plan.cursor(number)
         self._stream: OrderedMap[list[SampleRef], Sequence[Measurement | Exception]] | None = None
+        self._asked: deque[list[SampleRef]] = deque()
         self._block: deque[Measurement | Exception] = deque()
         self._sequencer = Sequencer(
             lane=number,
@@ -113,7 +118,7 @@ class Lane:
             self._stream = OrderedMap(
                 self._backend,
                 self._measure,
-                _blocks(refs, BLOCKS),
+                self._noted(_blocks(refs, BLOCKS)),
                 window=self._window,
                 label="measure",
             )
@@ -155,7 +160,7 @@ class Lane:
     def _pull(self) -> Measurement | None:
         while not self._block:
             self.prime()
-            block = next(self._stream, None) if self._stream is not None else None
+            block = self._next_block()
             if block is None:
                 return None
             self._block.extend(block)
@@ -165,6 +170,28 @@ class Lane:
         self._block.popleft()
         self._plan.advance(self._cursor, found.ref)
         return found
+
+    def _next_block(self) -> Sequence[Measurement | Exception] | None:
+        if self._stream is None:
+            return None
+        try:
+            block = next(self._stream, None)
+        except WorkerDiedError:  # of one sample of the block: which?
+            return [self._alone(ref) for ref in self._asked.popleft()]
+        if block is not None:
+            self._asked.popleft()
+        return block
+
+    def _alone(self, ref: SampleRef) -> Measurement | Exception:
+        try:
+            return self._backend.submit(self._measure, [ref]).result()[0]
+        except WorkerDiedError as error:
+            return error.of_sample(*self._name(ref))
+
+    def _noted(self, blocks: Iterator[list[SampleRef]]) -> Iterator[list[SampleRef]]:
+        for block in blocks:
+            self._asked.append(block)
+            yield block
 
 
 def arrival_capacity(config: DataConfig, step: int) -> int:

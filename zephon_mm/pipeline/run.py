@@ -14,7 +14,7 @@ from ..decoders import REFERENCE, decoder_for, load_decoder
 from ..formats import check_options, load_format
 from ..models import ModelFamily, Tokenizer, build_family, check_model, load_tokenizer
 from ..plan import Plan, SourceShape
-from ..sample import Rejected
+from ..sample import Rejected, SampleRef
 from ..shards import Manifest, ShardDone, ShardReader, open_source
 from ..stages.materialise import Materialiser
 from ..stages.measure import Measurer
@@ -61,6 +61,7 @@ class Run:
             relayout=self.family.relayout,
             end_ids=self.end_ids,
             on_rejected=on_rejected,
+            name=self._name,
             window=window,
         )
 
@@ -77,6 +78,10 @@ class Run:
             slots=slots,
             source_ids=[source.id for source in self.config.sources],
         )
+
+    def _name(self, ref: SampleRef) -> tuple[str, str]:
+        index = self.reader.index(ref.source, ref.shard)
+        return index.shard, index.key(ref.sample)
 
     @property
     def end_ids(self) -> frozenset[int]:

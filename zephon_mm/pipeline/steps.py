@@ -18,6 +18,7 @@ from ..backends import Backend, Ticket
 from ..batch import Batch
 from ..collate import PackedPiece, PackedRow
 from ..config import DataConfig
+from ..errors import WorkerDiedError
 from ..sample import MeasuredDocument, MediaSpan, SampleRef
 from ..sequencer import Piece, Recipe
 from ..stages.materialise import MediaResult, MediaTask
@@ -160,13 +161,21 @@ class RankSteps:
         for piece in recipe.pieces if recipe is not None else ():
             damaged = None
             for span in _spans(piece):
-                result = next(media).result()
+                result = _taken(next(media), piece.document)
                 patches[span.kind].append(result.patches)
                 damaged = damaged or result.damaged
             if damaged is not None:
                 self.on_damaged(piece.document, damaged)
             pieces.append(PackedPiece(piece.document, piece.start, piece.stop, damaged is not None))
         return PackedRow(tuple(pieces), patches["image"], patches["video"])
+
+
+def _taken(ticket: Ticket[MediaResult], document: MeasuredDocument) -> MediaResult:
+    """The result; if worker processes died of it, the error names the sample."""
+    try:
+        return ticket.result()
+    except WorkerDiedError as error:
+        raise error.of_sample(document.shard, document.key) from None
 
 
 def _spans(piece: Piece) -> list[MediaSpan]:
