@@ -35,6 +35,7 @@ from ..sample import (
     VideoPart,
 )
 from ..shards import ShardReader
+from ..shards.reader import ReadCounts
 from .chat import ChatTemplate
 from .tokens import Block, Encoded, encode_documents
 
@@ -95,6 +96,14 @@ class Measurer:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._load()
+
+    def take_counts(self) -> ReadCounts:
+        """See `ShardReader.take_counts`."""
+        return self.reader.take_counts()
+
+    def add_counts(self, counts: ReadCounts) -> None:
+        """See `ShardReader.add_counts`."""
+        self.reader.add_counts(counts)
 
     def __call__(self, refs: Sequence[SampleRef]) -> list[Measurement | Exception]:
         """A result for each reference, in order."""
