@@ -14,7 +14,7 @@ whatever it refuses or fails at: its verdict is the only one. In an RGB class a 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from ..models.normalise import mean_patches
 from ..sample import MediaSpan, SampleRef
 from ..shards import ShardReader
 from ..shards.index import Member
+from ..shards.reader import ReadCounts
 
 Bytes = bytes | bytearray | memoryview
 
@@ -143,6 +144,21 @@ class Materialiser:
             self.counts.bytes += member.length
             self.counts.damaged += damaged is not None
         return MediaResult(patches, damaged)
+
+    def take_counts(self) -> tuple[MediaCounts, ReadCounts]:
+        """What was done since the last call: for a worker, whose parent adds it to its own."""
+        with self._count_lock:
+            taken, self.counts = self.counts, MediaCounts()
+        return taken, self.reader.take_counts()
+
+    def add_counts(self, counts: tuple[MediaCounts, ReadCounts]) -> None:
+        """Add what a worker did."""
+        media, reads = counts
+        with self._count_lock:
+            for item in fields(media):
+                name = item.name
+                setattr(self.counts, name, getattr(self.counts, name) + getattr(media, name))
+        self.reader.add_counts(reads)
 
     def task_bytes(self, task: MediaTask) -> int:
         """An estimate of the memory that a task needs: encoded bytes, patches, decoded frames."""
