@@ -1,0 +1,399 @@
+"""One job of four ranks over gloo: meshes, checkpoints of any form, a leader, and the end.
+
+The ranks are forked from one process that has only imported; each writes down what it saw, and the
+tests compare it with a serial run in this process. To see a rank's own output, run this file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+import zephon_mm.loader
+from zephon_mm import Batch, DataConfig, ExecutionConfig, Loader, Source, Stop, ZephonError
+from zephon_mm.errors import ShardChangedError
+
+from . import media
+
+WORLD = 4
+SERIAL = ExecutionConfig(backend="serial")
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+
+
+def rows_of(batches: Iterable[Batch]) -> dict[str, dict[str, str]]:
+    """Digests of rows with their pixels, by step and slot."""
+    found: dict[str, dict[str, str]] = {}
+    for batch in batches:
+        digests = batch.row_digests(pixels=True)
+        row = found.setdefault(str(batch.step), {})
+        row |= {str(s): d.hex() for s, d in zip(batch.slots, digests, strict=True)}
+    return found
+
+
+def joined(parts: Iterable[dict[str, dict[str, str]]]) -> dict[str, dict[str, str]]:
+    """The rows of several ranks; a row that two of them have must be the same."""
+    whole: dict[str, dict[str, str]] = {}
+    for part in parts:
+        for step, rows in part.items():
+            for slot, digest in rows.items():
+                assert whole.setdefault(step, {}).setdefault(slot, digest) == digest
+    return whole
+
+
+class App:
+    """A user's own object around the loader, as the tutorial of DCP writes it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"loader": self.loader.state_dict(), "weights": torch.ones(3)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loader.load_state_dict(state["loader"])
+
+
+# what the ranks do
+
+
+def failure(work: Callable[[], object]) -> list[Any]:
+    """Kind and words of the error that ``work`` raises."""
+    try:
+        work()
+    except ZephonError as error:
+        return [type(error).__name__, str(error), getattr(error, "offset", None)]
+    return ["nothing was raised", "", None]
+
+
+def checkpoints(config: DataConfig, folder: Path, mesh: Any) -> dict[str, Any]:
+    """Four data-parallel ranks from the start: two steps, every kind of checkpoint, a third."""
+    rank = dist.get_rank()
+    with Loader(config, ExecutionConfig(workers=1), mesh=mesh["world"]) as loader:
+        iterator = iter(loader)
+        rows = rows_of(next(iterator) for _ in range(2))
+        loader.save_state(folder / "state.json")
+        dcp.save({"loader": loader}, checkpoint_id=folder / "four")
+        dcp.save({"app": App(loader)}, checkpoint_id=folder / "app")
+        saving = dcp.async_save({"loader": loader}, checkpoint_id=folder / "async")
+        third = next(iterator)
+        rows |= rows_of([third])
+        saving.result()
+        found = {
+            "rows": rows,
+            "place": [loader.dp_rank, loader.dp_size],
+            "gathered": loader.gather_state(step=2),
+            "first": loader.gather_state(mesh["world"], step=1)["step"],
+            "targets": [third.num_target_tokens, loader.reduce_target_tokens(third)],
+            "unknown": failure(lambda: loader.gather_state(step=99 if rank == 1 else 2)),
+            "unwritable": failure(lambda: loader.save_state(folder / "none" / "state.json")),
+        }
+    with Loader(config, SERIAL, mesh=mesh["world"]) as loader:  # saved on one rank
+        dcp.load({"loader": loader}, checkpoint_id=folder / "one")
+        found["from_one"] = rows_of(loader)
+    return found
+
+
+def leaders(config: DataConfig, folder: Path, grid: Any) -> dict[str, Any]:
+    """Two data-parallel ranks of two peers each, one of which loads."""
+    rank = dist.get_rank()
+    peers = {"mesh": grid["dp"], "share": "leader", "share_group": grid["tp"]}
+    with Loader(config, replace(SERIAL, micro_batch=4), **peers) as loader:
+        dcp.load({"loader": loader}, checkpoint_id=folder / "four")
+        batches = list(loader)
+        found = {
+            "rows": rows_of(batches),
+            "read": loader.read_counts.members,
+            "types": sorted({type(d).__name__ for b in batches for r in b.documents for d in r}),
+            "inputs": sorted(batches[0].model_inputs),
+            "stats": loader.stats()["step"],
+            "state": loader.gather_state(),
+        }
+        dcp.save({"loader": loader}, checkpoint_id=folder / "end")
+    with Loader(config, SERIAL, **peers) as loader:
+        if rank == 1:  # a peer that was restored while its leader was not
+            loader.load_state(folder / "state.json")
+        found["apart"] = failure(lambda: next(iter(loader)))
+    true_collate = zephon_mm.loader.collate
+
+    def broken(*args: Any, step: int, **kwargs: Any) -> Batch:
+        if step == 1:
+            raise ShardChangedError("other bytes", shard="a.tar", offset=512)
+        return true_collate(*args, step=step, **kwargs)
+
+    zephon_mm.loader.collate = broken
+    with Loader(config, SERIAL, **peers) as loader:
+        seen: list[int] = []
+        found["broken"] = failure(lambda: seen.extend(batch.step for batch in loader))
+        found["seen"] = seen
+    zephon_mm.loader.collate = true_collate
+    return found
+
+
+def ends(configs: dict[str, DataConfig], mesh: Any) -> dict[str, Any]:
+    """Finite runs: how long each is said to be, how long it is, and what came."""
+    found = {}
+    for name, config in configs.items():
+        execution = ExecutionConfig(workers=1 + dist.get_rank() % 2)
+        with Loader(config, execution, mesh=mesh["world"]) as loader:
+            length = len(loader)
+            batches = list(loader)
+        keys = [d.key for b in batches for row in b.documents for d in row if not d.token_start]
+        found[name] = [length, len(batches), keys]
+    return found
+
+
+def work(rank: int, folder: Path) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    torch.set_num_threads(1)
+    meet = f"file://{folder}/meet"
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=WORLD)
+    given = json.loads((folder / "configs.json").read_text())
+    configs = {name: DataConfig.from_dict(data) for name, data in given.items()}
+    mixed = configs.pop("mixed")
+    mesh = init_device_mesh("cpu", (WORLD,), mesh_dim_names=("world",))
+    grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    found = {
+        "checkpoints": checkpoints(mixed, folder, mesh),
+        "leaders": leaders(mixed, folder, grid),
+        "ends": ends(configs, mesh),
+        "meshes": failure(lambda: Loader(mixed, SERIAL, mesh=grid)),
+        "twice": failure(lambda: Loader(mixed, SERIAL, mesh=grid["dp"], dp_size=2)),
+        "alone": failure(lambda: Loader(mixed, SERIAL, mesh=grid["dp"], share="leader")),
+    }
+    (folder / f"found{rank}.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main(folder: Path) -> int:
+    children = []
+    for rank in range(WORLD):
+        child = os.fork()
+        if child == 0:
+            try:
+                work(rank, folder)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+
+
+# what is made of it
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) -> DataConfig:
+    """Three lanes and twelve rows: four ranks cut every lane. Texts, pictures and clips, once."""
+    folder = tmp_path_factory.mktemp("mixed_job")
+    return DataConfig(
+        sources=(
+            Source(
+                id="texts", urls=media.write(folder, "texts", media.texts(60), 2), format="text"
+            ),
+            Source(
+                id="pictures",
+                urls=media.write(folder, "pictures", media.captioned(12), 1),
+                format="image_text",
+            ),
+            Source(
+                id="clips",
+                urls=media.write(folder, "clips", media.clips(2), 1),
+                format="video_text",
+                weight=0.3,
+            ),
+        ),
+        model="qwen3_vl",
+        tokenizer=str(tokenizer_folder),
+        sequence_length=256,
+        global_batch=12,
+        lanes=3,
+        stop=Stop(epochs=1),
+    )
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory: pytest.TempPathFactory, config: DataConfig) -> dict[str, DataConfig]:
+    """The kinds of S01, S03, S04 and S05: fewer samples than ranks, odd ones, unequal sources."""
+    folder = tmp_path_factory.mktemp("ends")
+    sizes = {"one": {"a": 1}, "odd": {"b": 7}, "unequal": {"c": 50, "d": 1}}
+    return {
+        name: replace(
+            config,
+            sources=tuple(
+                Source(id=k, urls=media.write(folder, k, media.texts(n), 1), format="text")
+                for k, n in sources.items()
+            ),
+            global_batch=4,
+            lanes=2,
+        )
+        for name, sources in sizes.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def serial(config: DataConfig) -> dict[str, dict[str, str]]:
+    with Loader(config, SERIAL) as loader:
+        return rows_of(loader)
+
+
+@pytest.fixture(scope="module")
+def job(
+    tmp_path_factory: pytest.TempPathFactory,
+    config: DataConfig,
+    endings: dict[str, DataConfig],
+    serial: dict[str, dict[str, str]],
+) -> tuple[Path, list[dict[str, Any]]]:
+    """The folder of the job, and what each rank found."""
+    assert len(serial) > 4, "the run is too short for these tests"
+    folder = tmp_path_factory.mktemp("job")
+    with Loader(config, SERIAL) as loader:
+        iterator = iter(loader)
+        for _ in range(3):
+            next(iterator)
+        dcp.save({"loader": loader}, checkpoint_id=folder / "one")
+    data = {name: c.to_dict() for name, c in {"mixed": config, **endings}.items()}
+    (folder / "configs.json").write_text(json.dumps(data))
+    root = Path(__file__).resolve().parents[2]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(root), str(root / "kernels")]),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "tests.contracts.test_distributed", str(folder)]
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [json.loads((folder / f"found{rank}.json").read_text()) for rank in range(WORLD)]
+    return folder, found
+
+
+Job = tuple[Path, list[dict[str, Any]]]
+Rows = dict[str, dict[str, str]]
+
+
+def after(serial: Rows, step: int) -> Rows:
+    return {number: rows for number, rows in serial.items() if int(number) >= step}
+
+
+def test_a_mesh_says_the_rank(job: Job, serial: Rows) -> None:
+    found = [rank["checkpoints"] for rank in job[1]]
+    assert [f["place"] for f in found] == [[rank, WORLD] for rank in range(WORLD)]
+    rows = joined(f["rows"] for f in found)
+    assert rows == {step: serial[step] for step in ("0", "1", "2")}
+    own, whole = zip(*(f["targets"] for f in found), strict=True)
+    assert set(whole) == {sum(own)}
+    errors = [job[1][0][name] for name in ("meshes", "twice", "alone")]
+    assert [kind for kind, _, _ in errors] == ["ConfigError"] * 3
+    assert '"dp"' in errors[0][1] and "both" in errors[1][1] and "share_group" in errors[2][1]
+
+
+def test_gathered_states_are_whole_and_the_same_everywhere(
+    job: Job, config: DataConfig, serial: Rows
+) -> None:
+    folder, ranks = job
+    found = [rank["checkpoints"] for rank in ranks]
+    assert all(f["gathered"] == found[0]["gathered"] and f["first"] == 1 for f in found)
+    with Loader(config, SERIAL) as loader:
+        loader.load_state_dict(found[0]["gathered"])
+        assert rows_of(loader) == after(serial, 2)
+    with Loader(config, SERIAL, dp_rank=1, dp_size=2) as loader:
+        loader.load_state(folder / "state.json")
+        assert loader.state_dict()["step"] == 2
+    assert not list(folder.glob("*.part"))
+
+
+def test_one_rank_without_the_state_fails_on_all(job: Job) -> None:
+    found = [rank["checkpoints"] for rank in job[1]]
+    for error in [f["unknown"] for f in found]:
+        assert error[0] == "StateError" and "before step 99" in error[1]
+    for error in [f["unwritable"] for f in found]:
+        assert error[0] == "StateError" and "can't be written" in error[1]
+
+
+@pytest.mark.parametrize("name", ["four", "async"])
+def test_saved_on_four_ranks_with_dcp_and_loaded_on_one(
+    job: Job, config: DataConfig, serial: Rows, name: str
+) -> None:
+    with Loader(config, SERIAL) as loader:
+        dcp.load({"loader": loader}, checkpoint_id=job[0] / name)
+        assert rows_of(loader) == after(serial, 2)
+
+
+def test_through_an_object_of_the_users_and_at_the_end(job: Job, config: DataConfig) -> None:
+    with Loader(config, SERIAL) as loader:
+        dcp.load({"app": App(loader)}, checkpoint_id=job[0] / "app")
+        assert loader.state_dict() == job[1][0]["checkpoints"]["gathered"]
+        dcp.load({"loader": loader}, checkpoint_id=job[0] / "end")
+        assert loader.state_dict() == job[1][0]["leaders"]["state"]
+        assert list(loader) == []
+
+
+def test_dcp_holds_one_tensor_of_fixed_size_a_lane_and_nothing_else(job: Job) -> None:
+    for name in ("four", "one", "async", "end"):
+        entries = dcp.FileSystemReader(job[0] / name).read_metadata().state_dict_metadata
+        sizes = {key: (e.properties.dtype, tuple(e.size)) for key, e in entries.items()}
+        lanes = {f"loader.lanes.{lane:05d}": (torch.uint8, (8192,)) for lane in range(3)}
+        assert sizes == lanes | {"loader.run": (torch.uint8, (256 * 1024,))}
+
+
+def test_saved_on_one_rank_and_loaded_on_four(job: Job, serial: Rows) -> None:
+    found = [rank["checkpoints"]["from_one"] for rank in job[1]]
+    assert joined(found) == after(serial, 3)
+    assert [len(rows) for rows in found] == [len(serial) - 3] * WORLD
+
+
+def test_a_leader_loads_for_its_peers(job: Job, serial: Rows) -> None:
+    """Saved on four data-parallel ranks, loaded on two of two peers each."""
+    found = [rank["leaders"] for rank in job[1]]
+    assert found[0]["rows"] == found[1]["rows"] and found[2]["rows"] == found[3]["rows"]
+    assert joined(f["rows"] for f in found) == after(serial, 2)
+    assert [f["read"] > 0 for f in found] == [True, False, True, False]
+    assert all(f["types"] == ["DocumentSpan"] for f in found)
+    assert found[0]["inputs"] == found[1]["inputs"]
+    assert {f["stats"] for f in found} == {len(serial)}
+    assert all(f["state"] == found[0]["state"] for f in found)
+
+
+def test_what_a_leader_raises_is_raised_on_its_peers(job: Job) -> None:
+    found = [rank["leaders"] for rank in job[1]]
+    for f in found:
+        kind, message, offset = f["broken"]
+        assert kind == "ShardChangedError" and offset == 512 and "other bytes" in message
+        assert f["seen"] == [0]
+    assert ["met by rank" in f["broken"][1] for f in found] == [False, True, False, True]
+    assert [f["apart"][0] for f in found[:2]] == ["StateError"] * 2
+    assert all("at step 0" in f["apart"][1] and "at step 2" in f["apart"][1] for f in found[:2])
+    assert [f["apart"][0] for f in found[2:]] == ["nothing was raised"] * 2
+
+
+def test_finite_runs_end_together(job: Job, endings: dict[str, DataConfig]) -> None:
+    """S01, S03, S04, S05: the same steps on every rank, each sample once, ``len`` is true."""
+    for name, config in endings.items():
+        found = [rank["ends"][name] for rank in job[1]]
+        with Loader(config, SERIAL) as loader:
+            steps = len(loader)
+        assert [f[:2] for f in found] == [[steps, steps]] * WORLD
+        keys = Counter(key for f in found for key in f[2])
+        expected = {"one": 1, "odd": 7, "unequal": 51}[name]
+        assert len(keys) == expected and set(keys.values()) == {1}
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
