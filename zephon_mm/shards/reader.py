@@ -15,7 +15,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
 from ..errors import ShardChangedError, StorageError
@@ -125,6 +125,8 @@ class ShardReader:
         opener: makes the storage of a URL.
     """
 
+    one_a_worker = True  # the stages that a worker process runs share their reader
+
     def __init__(
         self,
         manifests: Sequence[Manifest],
@@ -194,6 +196,19 @@ class ShardReader:
             self.reads.members += 1
             self.reads.bytes += member.length
         return data
+
+    def take_counts(self) -> ReadCounts:
+        """What was done since the last call: for a worker, whose parent adds it to its own."""
+        with self._count_lock:
+            taken, self.reads = self.reads, ReadCounts()
+        return taken
+
+    def add_counts(self, counts: ReadCounts) -> None:
+        """Add what a worker did."""
+        with self._count_lock:
+            for item in fields(counts):
+                name = item.name
+                setattr(self.reads, name, getattr(self.reads, name) + getattr(counts, name))
 
     def close(self) -> None:
         """Let go of everything; a later read opens it again."""
