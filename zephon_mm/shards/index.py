@@ -25,8 +25,9 @@ import pyarrow as pa
 
 from ..errors import ShardIndexError
 from . import sparse
+from .access import Access
 from .grouping import GroupedSample, Grouper, KeyRule, ignored_kind
-from .storage import Storage, open_storage
+from .storage import Storage, open_whole
 from .tar import CutShardError, TarMember, iterate_members
 
 INDEX_VERSION = 1
@@ -103,6 +104,7 @@ class IndexMeta:
         probed, verified: whether media were probed, and decoded.
         block_samples: samples that are stored, and read, together.
         digest: 64 hex digits.
+        identity: a remote shard's ETag, or else when it was last modified; not in the digest.
     """
 
     version: int
@@ -118,6 +120,7 @@ class IndexMeta:
     verified: bool
     block_samples: int
     digest: str = ""
+    identity: str | None = None
 
 
 @dataclass(frozen=True)
@@ -192,6 +195,7 @@ def build_index(
     allow_truncated: bool = False,
     probe: Probe | None = None,
     verify: Verify | None = None,
+    access: Access | None = None,
 ) -> BuiltIndex:
     """Read a shard once, from start to end, and make its index.
 
@@ -202,12 +206,15 @@ def build_index(
             ends in is quarantined.
         probe: called with each member's field and bytes.
         verify: called with each member that has a probe.
+        access: how a remote shard is reached; each of its bytes is asked for once, and only a few
+            MiB of them are in memory.
 
     Raises:
         CorruptShardError: a header is broken, the file is no tar, or it is cut.
+        ShardChangedError: a remote shard was replaced meanwhile.
         StorageError: the shard can't be read.
     """
-    storage = open_storage(url)
+    storage = open_whole(url, access)
     try:
         state = _Pass(url, storage, probe, verify, Grouper(key_rule))
         truncated = False
@@ -237,6 +244,7 @@ def build_index(
         probed=probe is not None,
         verified=verify is not None,
         block_samples=max(BLOCK_SAMPLES, -(-len(samples) // MAX_BLOCKS)),
+        identity=storage.identity,
     )
     return BuiltIndex(table, replace(meta, digest=digest_table(table, meta).hex()))
 

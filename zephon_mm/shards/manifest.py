@@ -27,15 +27,11 @@ from numpy.typing import NDArray
 
 from ..config import Source
 from ..errors import CorruptShardError, ShardChangedError, ShardIndexError, SidecarError
+from .access import Access, is_remote
 from .grouping import KeyRule
 from .index import INDEX_VERSION, IndexMeta, Probe, Verify, build_index
-from .sidecar import (
-    MissingSidecarError,
-    cache_path,
-    load_index,
-    write_first_possible,
-    write_sidecar,
-)
+from .places import cache_path, fetch_beside, put_beside, write_first_possible
+from .sidecar import MissingSidecarError, load_index, write_sidecar
 from .storage import expand_urls, local_path
 
 MAX_CHUNK_BYTES = 64 << 20
@@ -119,20 +115,26 @@ def chunk_limit(meta: IndexMeta) -> int:
 def manifest_paths(
     shards: Sequence[str], key_rule: KeyRule, probed: bool, cache_dir: str | None
 ) -> tuple[str, str]:
-    """Where a source's manifest may lie: beside its first shard, and in the cache folder."""
+    """Where a source's manifest may lie: beside its first shard, and in the cache folder.
+
+    Beside a remote shard is a URL.
+    """
     options = json.dumps([INDEX_VERSION, key_rule, probed])
-    first = local_path(shards[0])
-    folder = os.path.dirname(first)
+    remote = is_remote(shards[0])
+    folder = shards[0].rpartition("/")[0] if remote else os.path.dirname(local_path(shards[0]))
     here = folder + "/" if folder else ""
     paths = [local_path(url) if url.startswith("file:") else url for url in shards]
     relative = [path[len(here) :] if path.startswith(here) else path for path in paths]
     name = hashlib.sha256("\n".join([options, *relative]).encode("utf-8", "surrogateescape"))
     beside = os.path.join(folder, f"source-{name.hexdigest()[:20]}.zmm.parquet")
-    identity = "\n".join([options, os.path.abspath(folder or "."), *relative])
+    place = folder if remote else os.path.abspath(folder or ".")
+    identity = "\n".join([options, place, *relative])
     return beside, cache_path(identity, "source.zmm.parquet", cache_dir)
 
 
-def write_manifest(manifest: Manifest, cache_dir: str | None = None) -> str:
+def write_manifest(
+    manifest: Manifest, cache_dir: str | None = None, access: Access | None = None
+) -> str:
     """Store a manifest; return where."""
     summary = {"version": INDEX_VERSION} | {n: getattr(manifest, n) for n in _SUMMARY}
     raw = pa.py_buffer(manifest.digests.tobytes())
@@ -147,21 +149,34 @@ def write_manifest(manifest: Manifest, cache_dir: str | None = None) -> str:
             ),
         }
     ).replace_schema_metadata({_META_KEY: json.dumps(summary).encode()})
-    paths = manifest_paths(manifest.shards, manifest.key_rule, manifest.probed, cache_dir)
-    return write_first_possible(
-        paths, lambda path: pq.write_table(table, path, compression="zstd", use_dictionary=False)
+    beside, cached = manifest_paths(manifest.shards, manifest.key_rule, manifest.probed, cache_dir)
+    remote = is_remote(beside)
+    path = write_first_possible(
+        (cached,) if remote else (beside, cached),
+        lambda path: pq.write_table(table, path, compression="zstd", use_dictionary=False),
     )
+    if remote:
+        put_beside(beside, path, access or Access())
+    return path
 
 
 def read_manifest(
-    shards: Sequence[str], key_rule: KeyRule, probed: bool, cache_dir: str | None
+    shards: Sequence[str],
+    key_rule: KeyRule,
+    probed: bool,
+    cache_dir: str | None,
+    access: Access | None = None,
 ) -> Manifest | None:
     """The manifest of these shards, or None where there is none.
 
     Raises:
         SidecarError: there is one and it can't be read.
     """
-    paths = [p for p in manifest_paths(shards, key_rule, probed, cache_dir) if os.path.exists(p)]
+    beside, cached = manifest_paths(shards, key_rule, probed, cache_dir)
+    if is_remote(beside):
+        known = os.stat(cached).st_mtime if os.path.exists(cached) else None
+        fetch_beside(beside, cached, access or Access(), newer_than=known)
+    paths = [path for path in (beside, cached) if os.path.exists(path)]
     for path in sorted(paths, key=lambda p: -os.stat(p).st_mtime_ns):
         try:
             table = pq.read_table(path, use_threads=False, partitioning=None)
@@ -196,6 +211,7 @@ def open_source(
     force: bool = False,
     check: bool = False,
     progress: Callable[[ShardDone], None] | None = None,
+    access: Access | None = None,
 ) -> Manifest:
     """The manifest of a source: read if it is there, else made, with the sidecars that lack.
 
@@ -210,6 +226,7 @@ def open_source(
         check: look at each shard's index and size, even if there is a manifest, and write that
             anew.
         progress: called for each shard as its index is there.
+        access: how remote shards are reached.
 
     Raises:
         ConfigError: the URLs name nothing.
@@ -217,9 +234,9 @@ def open_source(
             names each of the first ten. The others' indices are kept.
         StorageError: a shard can't be read, or an index not written.
     """
-    shards = expand_urls(source.urls)
+    shards = expand_urls(source.urls, access)
     if not (force or check):
-        found = read_manifest(shards, source.key, probe is not None, cache_dir)
+        found = read_manifest(shards, source.key, probe is not None, cache_dir, access)
         if found is not None and (found.verified or verify is None):
             if found.num_truncated and not source.allow_truncated:
                 raise CorruptShardError(
@@ -228,7 +245,7 @@ def open_source(
                     shard=shards[0],
                 )
             return dataclasses.replace(found, allow_truncated=source.allow_truncated)
-    job = _Job(source.key, source.allow_truncated, cache_dir, probe, verify, force)
+    job = _Job(source.key, source.allow_truncated, cache_dir, probe, verify, force, access)
     metas: dict[int, IndexMeta] = {}
     errors: dict[int, ShardIndexError] = {}
     for number, meta, built in _run(job, shards, workers):
@@ -241,7 +258,7 @@ def open_source(
     if errors:
         raise _join(errors)
     manifest = _manifest(shards, [metas[i] for i in range(len(shards))], source, probe, verify)
-    write_manifest(manifest, cache_dir)
+    write_manifest(manifest, cache_dir, access)
     return manifest
 
 
@@ -300,6 +317,7 @@ class _Job:
     probe: Probe | None
     verify: Verify | None
     force: bool
+    access: Access | None
 
     def __call__(self, url: str) -> tuple[IndexMeta | ShardIndexError, bool]:
         try:
@@ -317,6 +335,7 @@ class _Job:
             allow_truncated=self.allow_truncated,
             probe=self.probe,
             verify=self.verify,
+            access=self.access,
         )
         if before is not None and before.digest != built.meta.digest:
             raise ShardChangedError(
@@ -324,7 +343,7 @@ class _Job:
                 "`zephon-mm index --force` on the source's shards",
                 shard=url,
             )
-        write_sidecar(built, url, self.cache_dir)
+        write_sidecar(built, url, self.cache_dir, self.access)
         return built.meta, True
 
     def existing(self, url: str) -> IndexMeta | None:
@@ -335,6 +354,7 @@ class _Job:
                 allow_truncated=self.allow_truncated,
                 probed=self.probe is not None,
                 cache_dir=self.cache_dir,
+                access=self.access,
             ).meta
         except MissingSidecarError:
             return None

@@ -6,20 +6,24 @@ reader opens its own.
 
 What is read is what was indexed, or an error: sizes are compared when a shard is first touched,
 and every member's CRC-32 when it is read. Faults are tried again with a short, growing pause.
+
+Of remote shards, bytes may be fetched before they are read (`gather`, `expect`; see `ahead`). That
+changes when requests are made and how many, never what is read.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, TypeVar
 
-from ..errors import ShardChangedError, StorageError
+from ..errors import ShardChangedError, ZephonError
 from . import sparse
+from .access import Access, ObjectStat, Retry, is_remote
+from .ahead import Expected, Neighbours
 from .index import Data, Member
 from .manifest import Manifest
 from .sidecar import ShardIndex, load_index
@@ -28,8 +32,6 @@ from .storage import Storage, open_storage
 T = TypeVar("T")
 _Key = tuple[int, int]
 
-_FIRST_PAUSE_SECONDS = 0.05
-_LONGEST_PAUSE_SECONDS = 1.0
 _MAX_INDICES = 4096
 
 
@@ -122,7 +124,10 @@ class ShardReader:
         verify_reads: compare each member's checksum.
         max_open_shards: shards held open.
         max_index_bytes: memory of indices held.
-        opener: makes the storage of a URL.
+        max_ahead_bytes: memory of members that were fetched before they are read: half of it for
+            small ones, half for large ones; 0: none is.
+        access: how remote shards are reached; ``read_retries`` counts for them too.
+        opener: makes the storage of a URL; None: `open_storage`.
     """
 
     one_a_worker = True  # the stages that a worker process runs share their reader
@@ -136,7 +141,9 @@ class ShardReader:
         verify_reads: bool = True,
         max_open_shards: int = 128,
         max_index_bytes: int = 512 << 20,
-        opener: Callable[[str], Storage] = open_storage,
+        max_ahead_bytes: int = 128 << 20,
+        access: Access | None = None,
+        opener: Callable[[str], Storage] | None = None,
     ) -> None:
         self._arguments: dict[str, Any] = {
             "cache_dir": cache_dir,
@@ -144,17 +151,25 @@ class ShardReader:
             "verify_reads": verify_reads,
             "max_open_shards": max_open_shards,
             "max_index_bytes": max_index_bytes,
+            "max_ahead_bytes": max_ahead_bytes,
+            "access": access,
             "opener": opener,
         }
         self.manifests = tuple(manifests)
         self.reads = ReadCounts()
         self._count_lock = threading.Lock()
         self._cache_dir = cache_dir
-        self._retries = read_retries
+        access = access or Access()
+        self._retry = Retry(read_retries)
+        self._remote_retry = replace(access.retry, retries=read_retries)
+        self._access = replace(access, retry=Retry(0))  # tried again here, in one place
         self._verify = verify_reads
         self._opener = opener
         self._shards: _Recent[Storage] = _Recent(max_open_shards, None, _let_go)
         self._indices: _Recent[ShardIndex] = _Recent(_MAX_INDICES, max_index_bytes, _let_go)
+        self._neighbours = Neighbours(self._fetch, max_ahead_bytes // 2)
+        self._expected = Expected(self._fetch, max_ahead_bytes // 2)
+        self._ahead = max_ahead_bytes > 0
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (self.manifests, self._arguments))
@@ -191,11 +206,34 @@ class ShardReader:
         """
         member = self.member(source, shard, position)
         url = self.url(source, shard)
-        data = self._try(url, lambda: self._read_once(source, shard, member))
+        data = self._fetched(source, shard, position, member) if is_remote(url) else None
+        if data is None:
+            data = self._try(url, lambda: self._read_once(source, shard, member))
         with self._count_lock:
             self.reads.members += 1
             self.reads.bytes += member.length
         return data
+
+    def gather(self, samples: Sequence[tuple[int, int, int]]) -> None:
+        """Get the small members of some samples (source, shard, sample) of remote shards.
+
+        Fetches with each sample's what lies around it, for `read` to hand out. Never raises what
+        can't be read: `read` does.
+        """
+        wanted = []
+        for source, shard, sample in samples if self._ahead else ():
+            if is_remote(self.url(source, shard)):
+                try:
+                    wanted.append((self.index(source, shard), (source, shard), sample))
+                except ZephonError:  # met again, and raised, where the sample is read
+                    continue
+        if wanted:
+            self._neighbours.gather(wanted)
+
+    def expect(self, source: int, shard: int, position: int) -> None:
+        """Begin to fetch a member of a remote shard that this process will read soon."""
+        if self._ahead and is_remote(self.url(source, shard)):
+            self._expected.expect((source, shard, position), self.member(source, shard, position))
 
     def take_counts(self) -> ReadCounts:
         """What was done since the last call: for a worker, whose parent adds it to its own."""
@@ -212,6 +250,8 @@ class ShardReader:
 
     def close(self) -> None:
         """Let go of everything; a later read opens it again."""
+        self._neighbours.clear()
+        self._expected.clear()
         self._shards.clear()
         self._indices.clear()
 
@@ -227,13 +267,22 @@ class ShardReader:
             probed=manifest.probed,
             cache_dir=self._cache_dir,
             digest=manifest.digests[shard].tobytes(),
+            access=self._access,
         )
         with self._count_lock:
             self.reads.indices_opened += 1
         return index
 
     def _open(self, source: int, shard: int) -> Storage:
-        storage = self._opener(self.url(source, shard))
+        url = self.url(source, shard)
+        if self._opener is not None:
+            storage = self._opener(url)
+        elif is_remote(url):
+            meta = self._indices.get((source, shard), lambda: self._load(source, shard)).meta
+            expected = ObjectStat(meta.size_bytes, meta.identity)
+            storage = open_storage(url, self._access, expected)
+        else:
+            storage = open_storage(url)
         with self._count_lock:
             self.reads.shards_opened += 1
         return storage
@@ -242,43 +291,50 @@ class ShardReader:
         key = (source, shard)
         storage = self._shards.get(key, lambda: self._open(source, shard))
         try:
-            data: Data = storage.read(member.offset, member.stored)
-            if member.sparse is not None:
-                data = sparse.expand(data, member.sparse, member.length)
-            if len(data) != member.length or (self._verify and zlib.crc32(data) != member.checksum):
-                raise ShardChangedError(
-                    f"member {member.name!r} does not have the bytes that were indexed "
-                    f"({member.length}, CRC-32 {member.checksum:08x}); fetch the shard again or, "
-                    "if the change is meant, run `zephon-mm index --force`",
-                    shard=self.url(source, shard),
-                    offset=member.offset,
-                )
-            return data
+            stored = storage.read(member.offset, member.stored)
+            return self._checked(source, shard, member, stored)
         except (OSError, ShardChangedError):
             self._shards.discard(key, storage)
             raise
 
+    def _checked(self, source: int, shard: int, member: Member, data: Data) -> Data:
+        """The member of these stored bytes, which must be those that were indexed."""
+        if member.sparse is not None:
+            data = sparse.expand(data, member.sparse, member.length)
+        if len(data) != member.length or (self._verify and zlib.crc32(data) != member.checksum):
+            raise ShardChangedError(
+                f"member {member.name!r} does not have the bytes that were indexed "
+                f"({member.length}, CRC-32 {member.checksum:08x}); fetch the shard again or, "
+                "if the change is meant, run `zephon-mm index --force`",
+                shard=self.url(source, shard),
+                offset=member.offset,
+            )
+        return data
+
+    def _fetch(self, shard: tuple[int, int], start: int, length: int) -> Data:
+        """One request, ahead of reading."""
+        return self._shards.get(shard, lambda: self._open(*shard)).read(start, length)
+
+    def _fetched(self, source: int, shard: int, position: int, member: Member) -> Data | None:
+        """What was fetched ahead of a member, if anything, and if it is what was indexed."""
+        place = (source, shard, position)
+        data: Data | None = self._neighbours.take(place)
+        if data is None:
+            data = self._expected.take(place)
+        if data is None:
+            return None
+        try:
+            return self._checked(source, shard, member, data)
+        except ShardChangedError:  # read again, and raised if it stays
+            return None
+
     def _try(self, url: str, work: Callable[[], T]) -> T:
-        pause = _FIRST_PAUSE_SECONDS
-        changed = 0
-        for attempt in range(self._retries + 1):
-            try:
-                return work()
-            except ShardChangedError:
-                changed += 1
-                if changed > 1 or attempt == self._retries:
-                    raise
-            except OSError as error:
-                if attempt == self._retries:
-                    raise StorageError(
-                        f"{url}: can't be read after {attempt + 1} tries "
-                        f"({getattr(error, 'strerror', None) or error}); check the disk or network"
-                    ) from error
+        def count() -> None:
             with self._count_lock:
                 self.reads.retries += 1
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-        raise StorageError(f"{url}: not tried; read_retries={self._retries} is below 0")
+
+        retry = self._remote_retry if is_remote(url) else self._retry
+        return retry.run(url, work, count)
 
 
 def _let_go(value: object) -> None:

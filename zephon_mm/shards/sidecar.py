@@ -1,8 +1,7 @@
 """An index on disk: a Parquet file beside its shard, or in the cache folder.
-
 Row groups are runs of 256 samples (more in shards of over 131,072), so that a chunk's worth of
-index is read without the rest. Files are written under another name and renamed: ranks that build
-at once, and readers meanwhile, see a whole file or none.
+index is read without the rest. Ranks that build at once, and readers meanwhile, see a whole file or
+none (`places`).
 
 Sizes: a shard of 10,000 image-text pairs has a sidecar of about 1 MB; opening one reads its
 footer only.
@@ -13,15 +12,12 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import json
 import os
-import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
@@ -32,11 +28,18 @@ from ..errors import (
     ShardChangedError,
     ShardIndexError,
     SidecarError,
-    StorageError,
 )
+from .access import Access, ObjectStat, is_remote
 from .grouping import KeyRule
 from .index import INDEX_VERSION, SCHEMA, Block, BuiltIndex, IndexMeta, Member
-from .storage import local_path, stat_size
+from .places import (
+    fetch_beside,
+    put_beside,
+    sidecar_paths,
+    sidecar_suffix,
+    write_first_possible,
+)
+from .storage import stat
 
 _LOOKS = 5
 _META_KEY = b"zephon_mm"
@@ -47,66 +50,9 @@ class MissingSidecarError(SidecarError):
     """A shard has no index yet."""
 
 
-def default_cache_dir() -> str:
-    """``$XDG_CACHE_HOME/zephon_mm``, or ``~/.cache/zephon_mm``."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "zephon_mm")
-
-
-def sidecar_paths(url: str, key_rule: KeyRule, cache_dir: str | None) -> tuple[str, str]:
-    """Where a shard's sidecar may lie: beside it, and in the cache folder."""
-    suffix = ".zmm.parquet" if key_rule == "first_dot" else f".{key_rule}.zmm.parquet"
-    path = local_path(url)
-    name = os.path.basename(path) + suffix
-    return path + suffix, cache_path(os.path.abspath(path), name, cache_dir)
-
-
-def cache_path(identity: str, name: str, cache_dir: str | None) -> str:
-    """A file in the cache folder, named by a hash of what it stands for."""
-    digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:20]
-    return os.path.join(cache_dir or default_cache_dir(), "index", f"{digest}-{name[-100:]}")
-
-
-def write_atomic(path: str, write: Callable[[str], None]) -> None:
-    """Make ``path`` by renaming: ``write`` gets the name of a temporary file beside it."""
-    folder = os.path.dirname(path) or "."
-    temporary = os.path.join(folder, f".zmm-{secrets.token_hex(8)}.tmp")
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def write_first_possible(paths: tuple[str, ...], write: Callable[[str], None]) -> str:
-    """Write to the first path whose folder takes it; the last path's folder is made.
-
-    A folder without any write bit is left alone, also by root, whom the system would let write.
-
-    Raises:
-        StorageError: none can be written.
-    """
-    last = OSError("no folder to write to")
-    for path in paths:
-        try:
-            folder = os.path.dirname(path) or "."
-            if path is paths[-1]:
-                os.makedirs(folder, exist_ok=True)
-            if not os.stat(folder).st_mode & 0o222:
-                raise PermissionError(13, "the folder is read-only")
-            write_atomic(path, write)
-            return path
-        except OSError as error:
-            last = error
-    raise StorageError(
-        f"{paths[-1]}: the index can't be written ({last.strerror or last}); pass a cache folder "
-        "that can be (ExecutionConfig.cache_dir, `--cache-dir`)"
-    ) from last
-
-
-def write_sidecar(built: BuiltIndex, url: str, cache_dir: str | None = None) -> str:
+def write_sidecar(
+    built: BuiltIndex, url: str, cache_dir: str | None = None, access: Access | None = None
+) -> str:
     """Store an index; return where."""
     samples = built.table.column("sample").to_numpy()
     firsts = range(0, built.meta.num_samples, built.meta.block_samples)
@@ -123,7 +69,10 @@ def write_sidecar(built: BuiltIndex, url: str, cache_dir: str | None = None) -> 
                     built.table.slice(start, stop - start).cast(schema), row_group_size=1 << 30
                 )
 
-    return write_first_possible(sidecar_paths(url, built.meta.key_rule, cache_dir), write)
+    path = write_first_possible(sidecar_paths(url, built.meta.key_rule, cache_dir), write)
+    if is_remote(url):
+        put_beside(url + sidecar_suffix(built.meta.key_rule), path, access or Access())
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +244,7 @@ def load_index(
     cache_dir: str | None = None,
     digest: bytes | None = None,
     size: Literal["check", "skip"] = "check",
+    access: Access | None = None,
 ) -> ShardIndex:
     """Open a shard's index, from beside the shard or from the cache folder.
 
@@ -305,19 +255,19 @@ def load_index(
         probed: whether the index must hold media probes.
         cache_dir: the cache folder; None: the user's.
         digest: what the index's digest must be, as the manifest has it.
-        size: ``check`` compares the shard's size, one stat, with the size in the index.
+        size: ``check`` compares the shard's size (and a remote one's identity), one stat, with
+            the index.
+        access: how a remote shard is reached.
 
     Raises:
         SidecarError: there is none, or it is unreadable, of another version, or not that one.
-        ShardChangedError: the shard has another size than its index says.
+        ShardChangedError: the shard has another size or identity than its index says.
         CorruptShardError: the shard is cut, and cut shards are not allowed.
         StorageError: the shard is not there.
     """
     first: ShardIndexError | None = None
-    actual = stat_size(url) if size == "check" else None
-    for path in sidecar_paths(url, key_rule, cache_dir):
-        if not os.path.exists(path):
-            continue
+    actual = stat(url, access) if size == "check" else None
+    for path in _found(url, key_rule, cache_dir, access or Access()):
         try:
             index = ShardIndex(url, path)
             _check(index, path, actual, allow_truncated, probed, digest)
@@ -327,19 +277,33 @@ def load_index(
     raise first or MissingSidecarError("it has no index; run `zephon-mm index` on it", shard=url)
 
 
+def _found(url: str, key_rule: KeyRule, cache_dir: str | None, access: Access) -> Iterator[str]:
+    """The sidecars of a shard that are there; a remote shard's is fetched if asked for another."""
+    paths = sidecar_paths(url, key_rule, cache_dir)
+    yield from filter(os.path.exists, paths)
+    if is_remote(url) and fetch_beside(url + sidecar_suffix(key_rule), paths[0], access):
+        yield paths[0]
+
+
 def _check(
     index: ShardIndex,
     path: str,
-    size: int | None,
+    actual: ObjectStat | None,
     allow_truncated: bool,
     probed: bool,
     digest: bytes | None,
 ) -> None:
     meta = index.meta
-    if size is not None and size != meta.size_bytes:
+    if actual is not None and actual.size != meta.size_bytes:
         raise ShardChangedError(
-            f"the shard has {size} bytes and had {meta.size_bytes} when it was indexed; if that is "
-            f"meant, {_REBUILD}",
+            f"the shard has {actual.size} bytes and had {meta.size_bytes} when it was indexed; if "
+            f"that is meant, {_REBUILD}",
+            shard=index.shard,
+        )
+    if actual is not None and meta.identity not in (None, actual.identity):
+        raise ShardChangedError(
+            f"the shard is {actual.identity} in its store and was {meta.identity} when it was "
+            f"indexed: it was replaced; if that is meant, {_REBUILD}",
             shard=index.shard,
         )
     if probed and not meta.probed:

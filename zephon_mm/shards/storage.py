@@ -3,7 +3,7 @@
 `Storage` is all that the rest of the package knows of a disk or a network: a size and ranged
 reads. Local paths and ``file://`` URLs are mapped; a read is then a view, no copy. Before each
 read the file's size is asked again, so a file that was cut under the map is an error here and
-not a bus fault. Remote stores will implement the same three methods.
+not a bus fault. URLs of stores and web servers are `remote`'s, imported when one comes up.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 import glob
 import mmap
 import os
-import re
 import urllib.parse
 from collections import Counter
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Protocol
 
-from ..errors import ConfigError, ShardChangedError, StorageError
+from ..errors import ConfigError, MissingDependencyError, ShardChangedError, StorageError
+from .access import SCHEME, Access, ObjectStat, is_remote
 
-_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):")
-_SUPPORTED = "local paths and file:// URLs"
+_SUPPORTED = "local paths and URLs of file://, s3://, gs://, az://, abfs://, http:// and https://"
 _CHECKED_AT_ONCE = 1000
 OWN_SUFFIX = ".zmm.parquet"
 """How this package's own files beside shards end; a glob never takes them for shards."""
@@ -47,8 +47,19 @@ class Storage(Protocol):
         ...
 
 
+class WholeStorage(Storage, Protocol):
+    """An object that is read from start to end."""
+
+    @property
+    def identity(self) -> str | None:
+        """A remote object's ETag, or else when it was last modified."""
+        ...
+
+
 class LocalStorage:
     """A local file behind a read-only memory map."""
+
+    identity: str | None = None
 
     def __init__(self, path: str, url: str) -> None:
         self._url = url
@@ -93,7 +104,7 @@ def local_path(url: str) -> str:
     Raises:
         ConfigError: the URL is of a scheme that is not supported.
     """
-    match = _SCHEME.match(url)
+    match = SCHEME.match(url)
     if match is None:
         return url
     if match.group(1).lower() != "file":
@@ -106,35 +117,69 @@ def local_path(url: str) -> str:
     return urllib.parse.unquote(url[match.end() :].removeprefix("//").removeprefix("localhost"))
 
 
-def open_storage(url: str) -> Storage:
+def remote_module() -> ModuleType:
+    """`remote`, or MissingDependencyError where its library is not installed."""
+    try:
+        from . import remote
+    except ImportError as error:
+        raise MissingDependencyError(
+            "shards in object stores and on web servers are read by obstore: install "
+            "zephon-mm[remote]"
+        ) from error
+    return remote
+
+
+def open_storage(
+    url: str, access: Access | None = None, expected: ObjectStat | None = None
+) -> Storage:
     """Open a shard for ranged reads.
+
+    Args:
+        url: of the shard.
+        access: how remote shards are reached.
+        expected: what a remote shard must be, as its index says.
 
     Raises:
         ConfigError: the scheme is not supported.
-        StorageError: the shard can't be opened.
+        StorageError: the shard can't be opened. A remote one is found out at the first read.
     """
-    return LocalStorage(local_path(url), url)
+    if not is_remote(url):
+        return LocalStorage(local_path(url), url)
+    found: Storage = remote_module().open_remote(url, access or Access(), expected)
+    return found
 
 
-def stat_size(url: str) -> int:
-    """Size of a shard in bytes, without opening it.
+def open_whole(url: str, access: Access | None = None) -> WholeStorage:
+    """Open a shard for one pass over it, in order, its reads retried. Raises as `open_storage`."""
+    if not is_remote(url):
+        return LocalStorage(local_path(url), url)
+    found: WholeStorage = remote_module().ForwardStorage(url, access or Access())
+    return found
+
+
+def stat(url: str, access: Access | None = None) -> ObjectStat:
+    """Size of a shard, and a remote one's identity, without opening it.
 
     Raises:
         StorageError: it isn't there or can't be asked.
     """
+    if is_remote(url):
+        seen: ObjectStat = remote_module().stat(url, access or Access())
+        return seen
     try:
-        return os.stat(local_path(url)).st_size
+        return ObjectStat(os.stat(local_path(url)).st_size)
     except OSError as error:
         raise StorageError(
             f"{url}: can't be read ({error.strerror}); check that the shard exists"
         ) from error
 
 
-def expand_urls(urls: str | Sequence[str]) -> list[str]:
-    """Expand braces as WebDataset does, and ``*``, ``?``, ``[…]`` in local paths (sorted).
+def expand_urls(urls: str | Sequence[str], access: Access | None = None) -> list[str]:
+    """Expand braces as WebDataset does, and ``*``, ``?``, ``[…]`` (sorted).
 
-    A list of over 1,000 literal paths is not looked up on the disk here: starting a run of 10⁵
-    shards must not cost 10⁵ stats. A missing shard is then found when it is first touched.
+    A list of over 1,000 literal paths is not looked up on the disk here, and a remote shard never:
+    starting a run of 10⁵ shards must not cost 10⁵ stats. A missing shard is then found when it is
+    first touched.
 
     Raises:
         ConfigError: nothing matches, a path is a folder or isn't there, a scheme is not
@@ -150,9 +195,9 @@ def expand_urls(urls: str | Sequence[str]) -> list[str]:
         except ValueError as error:
             raise ConfigError(f"urls: {pattern!r} has braces that do not match") from error
         if names:
-            local_path(names[0])
+            _check_url(names[0])
         if any(char in pattern for char in "*?["):
-            names = [match for name in names for match in _expand_glob(name)]
+            names = [match for name in names for match in _expand_glob(name, access)]
         found.extend(names)
     if not found:
         raise ConfigError("urls is empty: name at least one shard")
@@ -168,19 +213,31 @@ def expand_urls(urls: str | Sequence[str]) -> list[str]:
     return found
 
 
-def _expand_glob(name: str) -> list[str]:
-    path = local_path(name)
-    if os.path.exists(path):
+def _check_url(url: str) -> None:
+    if is_remote(url):
+        remote_module().check_url(url)
+    else:
+        local_path(url)
+
+
+def _expand_glob(name: str, access: Access | None) -> list[str]:
+    if is_remote(name):
+        found = remote_module().expand(name, access or Access())
+    elif os.path.exists(path := local_path(name)):
         return [name]
-    matches = sorted(
-        match for match in glob.glob(path, recursive=True) if not match.endswith(OWN_SUFFIX)
-    )
+    else:
+        found = sorted(glob.glob(path, recursive=True))
+    matches = [match for match in found if not match.endswith(OWN_SUFFIX)]
     if not matches:
         raise ConfigError(f"urls: nothing matches {name!r}; check the path")
     return matches
 
 
 def _check_file(url: str) -> None:
+    if is_remote(url):
+        if url.endswith("/"):
+            raise ConfigError(f"urls: {url!r} is a folder; name its shards, as {url + '*.tar'!r}")
+        return
     path = local_path(url)
     if os.path.isdir(path):
         raise ConfigError(

@@ -17,7 +17,8 @@ import pytest
 from zephon_mm.errors import CorruptShardError, ShardChangedError, ShardIndexError, SidecarError
 from zephon_mm.shards import build_index, load_index
 from zephon_mm.shards.index import Data
-from zephon_mm.shards.sidecar import sidecar_paths, write_sidecar
+from zephon_mm.shards.places import sidecar_paths
+from zephon_mm.shards.sidecar import write_sidecar
 
 from .tars import Entry, contents, indexed, layout, pairs, tar_bytes, write
 
