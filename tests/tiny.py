@@ -21,6 +21,11 @@ SPECIALS = (
     "<|video_pad|>",
 )
 
+PLACEHOLDERS = {
+    "image": "<|vision_start|><|image_pad|><|vision_end|>",
+    "video": "<|vision_start|><|video_pad|><|vision_end|>",
+}
+
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{% if message.content is string %}{{ message.content }}{% else %}"
@@ -37,8 +42,8 @@ The quick brown fox jumps over the lazy dog. <0.5 seconds> user assistant system
 """.splitlines()
 
 
-def write_tokenizer(folder: Path, vocab_size: int = 600) -> Path:
-    """A byte-level BPE in Qwen's layout with its control tokens and a chat template."""
+def write_tokenizer(folder: Path, vocab_size: int = 600, extra: Sequence[str] = ()) -> Path:
+    """A byte-level BPE in Qwen's layout with its control tokens, ``extra``, and a chat template."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     backend = Tokenizer(models.BPE())
@@ -54,12 +59,12 @@ def write_tokenizer(folder: Path, vocab_size: int = 600) -> Path:
     )
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(SPECIALS),
+        vocab_size=vocab_size - len(SPECIALS) - len(extra),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     backend.train_from_iterator(_WORDS, trainer)
-    backend.add_special_tokens(list(SPECIALS))
+    backend.add_special_tokens([*SPECIALS, *extra])
     folder.mkdir(parents=True, exist_ok=True)
     backend.save(str(folder / "tokenizer.json"))
     settings = {
@@ -67,7 +72,7 @@ def write_tokenizer(folder: Path, vocab_size: int = 600) -> Path:
         "eos_token": "<|im_end|>",
         "pad_token": "<|endoftext|>",
         "chat_template": CHAT_TEMPLATE,
-        "additional_special_tokens": list(SPECIALS[1:]),
+        "additional_special_tokens": [*SPECIALS[1:], *extra],
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return folder

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -103,6 +103,10 @@ class Gemma3(TileFamily):
             window=text["sliding_window"],
             pan_and_scan=scan if asked.get("do_pan_and_scan") else None,
         )
+
+    def settings(self) -> dict[str, Any]:
+        scan = None if self.pan_and_scan is None else asdict(self.pan_and_scan)
+        return {**super().settings(), "pan_and_scan": scan}
 
     def layout_image(self, height: int, width: int, *, alone: bool = True) -> MediaLayout:
         check_size(height, width)

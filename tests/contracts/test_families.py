@@ -1,0 +1,201 @@
+"""Every family equals transformers: what its processor makes, and what its model computes.
+
+(a) a document's ids and every tensor equal the processor's, pixels bit for bit; (b) packed rows
+give each document the logits that the model gives the processor's own output; (c) labels; (d) the
+loss and its gradients are those of the documents, summed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.families import FAMILIES, tiny_model
+from zephon_mm.batch import Batch
+from zephon_mm.models.smolvlm import number_words
+
+from .families import DOCUMENTS, Made, make, takes
+
+LIMIT = 1e-5
+MEDIA_TENSORS = {
+    "pixel_values",
+    "pixel_values_videos",
+    "image_grid_thw",
+    "video_grid_thw",
+    "second_per_grid_ts",
+    "image_sizes",
+    "batch_num_images",
+    "token_type_ids",
+}
+IMPLIED = {"attention_mask", "pixel_attention_mask"}
+"""Masks of ones where there is no padding: what a model takes them to be if they are missing."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """The models are far too small for threads to help."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", params=list(FAMILIES))
+def made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Made]:
+    with pytest.MonkeyPatch.context() as patched:  # the real one is a package for this alone
+        from transformers.models.smolvlm import processing_smolvlm
+
+        patched.setattr(processing_smolvlm, "num2words", number_words)
+        yield make(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def model(made: Made) -> Any:
+    return tiny_model(made.name, made.folder)
+
+
+def comparable(name: str, document: str) -> bool:
+    """SmolVLM's processor gives one tensor for pictures and clips: the last one's."""
+    return not (name == "smolvlm" and document == "mixed")
+
+
+@pytest.mark.parametrize("document", list(DOCUMENTS))
+def test_a_document_is_what_the_processor_makes(made: Made, document: str) -> None:
+    if not (takes(made.name, document) and comparable(made.name, document)):
+        return
+    theirs = made.by_the_processor(document)
+    ours = made.batch([[document]]).model_inputs
+    assert ours["input_ids"].tolist() == theirs["input_ids"].tolist()
+    for name, value in theirs.items():
+        if name in MEDIA_TENSORS:
+            value = torch.as_tensor(value)
+            if made.name == "smolvlm" and name == "pixel_values":  # a row a clip, or one of all
+                value = value.flatten(0, 1)[None]
+            assert ours[name].shape == value.shape, name
+            assert torch.equal(ours[name].to(value.dtype), value), name
+        elif name in IMPLIED:
+            assert bool((value == 1).all())
+        else:
+            assert name in {"input_ids", "mm_token_type_ids"}, name
+    missing = (MEDIA_TENSORS & ours.keys()) - theirs.keys()
+    assert not missing
+
+
+ROWS = {
+    "text": [["text", "word", "text"]],
+    "pictures": [["picture", "text", "newlines", "several", "picture first", "picture"]],
+    "clips": [["clip", "word", "odd clip", "clips", "text"]],
+    "mixed": [["mixed", "text", "several", "mixed"]],
+    "several rows": [["picture", "word"], ["text", "text"], ["newlines", "several", "picture"]],
+}
+
+
+def rows_of(name: str, made: Made) -> list[list[str]]:
+    rows = [[d for d in row if takes(made.name, d)] for row in ROWS[name]]
+    return [row for row in rows if row]
+
+
+@pytest.fixture(scope="module")
+def alone(made: Made, model: Any) -> dict[str, torch.Tensor]:
+    """Logits of each document: the model's, of what the processor made, in the usual way."""
+    found = {}
+    with torch.no_grad():
+        for document in made.documents:
+            inputs = made.by_the_processor(document)
+            if not comparable(made.name, document):
+                ours = made.batch([[document]]).model_inputs
+                inputs = {"input_ids": ours["input_ids"], "pixel_values": ours["pixel_values"]}
+            found[document] = model(**inputs, use_cache=False).logits[0]
+    return found
+
+
+@pytest.mark.parametrize("name", list(ROWS))
+@torch.no_grad()
+def test_packed_logits_equal_those_of_the_documents_alone(
+    name: str, made: Made, model: Any, alone: dict[str, torch.Tensor]
+) -> None:
+    rows = rows_of(name, made)
+    batch = made.batch(rows, padding=5)
+    packed = model(**batch.model_inputs, use_cache=False).logits
+    packed = packed.reshape(*batch.input_ids.shape, -1)
+    assert torch.isfinite(packed).all()
+    for number, row in enumerate(rows):
+        for document, span in zip(row, batch.documents[number], strict=True):
+            found = packed[number, span.start : span.stop]
+            assert (found - alone[document]).abs().max() <= LIMIT, document
+
+
+def gradients(model: Any) -> dict[str, torch.Tensor]:
+    found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def test_loss_and_gradients_are_the_sum_over_the_documents(made: Made, model: Any) -> None:
+    """Each document alone, with its own labels and the model's own mask, against one packed row."""
+    row = [d for d in ("picture", "text", "mixed", "clip", "several") if takes(made.name, d)]
+    batch = made.batch([row], padding=5)
+    out = model(**batch.model_inputs, use_cache=False)
+    out.loss.backward()
+    packed = gradients(model)
+    total = 0.0
+    for document in row:
+        single = made.batch([[document]])
+        inputs = single.model_inputs | {"num_items_in_batch": batch.num_items_in_batch}
+        loss = model(**inputs, use_cache=False).loss
+        total += loss.item()
+        loss.backward()
+    summed = gradients(model)
+    assert abs(out.loss.item() - total) < 1e-5
+    assert packed.keys() == summed.keys() and packed
+    for name, gradient in packed.items():
+        most = summed[name].abs().max().item()
+        assert (gradient - summed[name]).abs().max() <= 1e-4 * most + 1e-7, name
+    media = [name for name in packed if "vision" in name or "visual" in name]
+    assert bool(media) == (made.processor is not None)
+    assert all(packed[name].abs().max() > 0 for name in packed if "embed_tokens" in name)
+
+
+@pytest.mark.parametrize("document", list(DOCUMENTS))
+def test_labels_are_the_text_of_the_sample(made: Made, document: str) -> None:
+    """K04: unshifted; −100 on the first token, on media and on what a family writes around them."""
+    if not takes(made.name, document):
+        return
+    batch = made.batch([[document, "word"]], padding=3)
+    first, second = batch.documents[0]
+    ids, labels = batch.input_ids[0], batch.labels[0]
+    targets = labels != -100
+    assert torch.equal(labels[targets], ids[targets])
+    assert (
+        not targets[first.start] and not targets[second.start] and not targets[second.stop :].any()
+    )
+    for span in first.media:
+        assert not targets[span.start : span.stop].any()
+    text = made.run.tokenizer.decode(
+        ids[first.start : first.stop][targets[first.start : first.stop]]
+    )
+    parts = [part for part in DOCUMENTS[document] if isinstance(part, str)]
+    whole = "".join(parts) + "<|endoftext|>"
+    begins_with_text = isinstance(DOCUMENTS[document][0], str)
+    lost = made.run.tokenizer.decode(ids[:1]) if begins_with_text else ""
+    assert (lost + text).replace("\n", "") == whole.replace("\n", "")
+    assert batch.num_target_tokens == int(targets.sum())
+
+
+@torch.no_grad()
+def test_a_leak_would_be_seen(made: Made, model: Any) -> None:
+    """The check itself can fail: with a mask of ones, a document sees its neighbour."""
+    batch = made.batch([["text", "text"]])
+    inputs = batch.model_inputs
+    right = model(**inputs, use_cache=False).logits
+    inputs["attention_mask"] = torch.ones_like(batch.input_ids)
+    leaked = model(**inputs, use_cache=False).logits
+    span = batch.documents[0][1]
+    assert (right - leaked)[0, span.start : span.stop].abs().max() > 100 * LIMIT

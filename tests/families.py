@@ -1,0 +1,326 @@
+"""Tiny models of every family, with their processors, in folders as a model's: nothing is fetched.
+
+A folder holds a tokeniser of `tests.tiny`, the processor's settings and the model's config, as
+``save_pretrained`` writes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests import tiny
+
+_SIGLIP = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "vision_use_head": False,
+}
+_TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 4096,
+    "bos_token_id": None,
+    "pad_token_id": None,
+}
+
+
+@dataclass(frozen=True)
+class TinyFamily:
+    """How to make one family.
+
+    Attributes:
+        model: name of the model's class in transformers.
+        config: of the tokenizer, the model's config.
+        processor: of the tokenizer, the family's own processor; None: it has none.
+        named: control tokens by the name that the processor knows them by.
+        tokens: further control tokens.
+        video: whether it takes clips.
+    """
+
+    model: str
+    config: Callable[[Any], Any]
+    processor: Callable[[Any], Any] | None = None
+    named: Mapping[str, str] = field(default_factory=dict)
+    tokens: tuple[str, ...] = ()
+    video: bool = True
+
+    def write(self, folder: Path) -> Path:
+        """Write the tokeniser, the processor's settings and the model's config."""
+        from transformers import AutoTokenizer
+
+        extra = (*self.named.values(), *self.tokens)
+        tiny.write_tokenizer(folder, 600 + len(extra), extra)
+        path = folder / "tokenizer_config.json"
+        settings = json.loads(path.read_text())
+        settings |= {name: token for name, token in self.named.items()}
+        if self.named:
+            chat = settings["chat_template"]
+            for kind, text in tiny.PLACEHOLDERS.items():
+                chat = chat.replace(text, self._shown(kind))
+            settings["chat_template"] = chat
+        path.write_text(json.dumps(settings))
+        tokenizer = AutoTokenizer.from_pretrained(str(folder))
+        if self.processor is not None:
+            chat = tokenizer.chat_template
+            self.processor(tokenizer).save_pretrained(str(folder))
+            assert AutoTokenizer.from_pretrained(str(folder)).chat_template == chat
+        self.config(tokenizer).save_pretrained(str(folder))
+        return folder
+
+    def _shown(self, kind: str) -> str:
+        if kind == "video":
+            return self.named.get("video_token", "")
+        names = ("boi_token", "context_image_token", "image_token")
+        return next(self.named[name] for name in names if name in self.named)
+
+
+def tiny_model(name: str, folder: Path, attention: str = "sdpa", seed: int = 0) -> Any:
+    """The family's model with seeded weights, float32, in eval mode."""
+    import torch
+    import transformers
+    from transformers import AutoTokenizer
+
+    made = FAMILIES[name]
+    config = made.config(AutoTokenizer.from_pretrained(str(folder)))
+    config._attn_implementation = attention
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = getattr(transformers, made.model)(config).eval()
+        for parameter in model.parameters():  # some start at 0, and would hide what they do
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def hf_processor(name: str, folder: Path) -> Any:
+    """The family's own processor, as AutoProcessor finds it in the folder."""
+    from transformers import AutoProcessor
+
+    return AutoProcessor.from_pretrained(str(folder))
+
+
+def _text(tokenizer: Any, **changes: Any) -> dict[str, Any]:
+    return {
+        **_TEXT,
+        "vocab_size": len(tokenizer),
+        "eos_token_id": tokenizer.eos_token_id,
+        **changes,
+    }
+
+
+def _text_config(tokenizer: Any) -> Any:
+    from transformers import Qwen2Config
+
+    return Qwen2Config(**_text(tokenizer))
+
+
+def _llava_onevision(tokenizer: Any) -> Any:
+    from transformers import LlavaOnevisionConfig
+
+    return LlavaOnevisionConfig(
+        text_config=_text(tokenizer, model_type="qwen2"),
+        vision_config={**_SIGLIP, "image_size": 48, "patch_size": 16},
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        video_token_index=tokenizer.convert_tokens_to_ids("<video>"),
+        image_grid_pinpoints=_POINTS,
+    )
+
+
+_POINTS = [[high, wide] for high in (48, 96, 144, 192, 288) for wide in (48, 96, 144, 192, 288)]
+
+
+def _llava_onevision_processor(tokenizer: Any) -> Any:
+    from transformers import (
+        LlavaOnevisionImageProcessor,
+        LlavaOnevisionProcessor,
+        LlavaOnevisionVideoProcessor,
+    )
+
+    size = {"height": 48, "width": 48}
+    return LlavaOnevisionProcessor(
+        image_processor=LlavaOnevisionImageProcessor(size=size, image_grid_pinpoints=_POINTS),
+        tokenizer=tokenizer,
+        video_processor=LlavaOnevisionVideoProcessor(size=size),
+        num_image_tokens=9,
+        vision_feature_select_strategy="full",
+        chat_template=tokenizer.chat_template,
+    )
+
+
+def _internvl(tokenizer: Any) -> Any:
+    from transformers import InternVLConfig
+
+    return InternVLConfig(
+        text_config=_text(tokenizer, model_type="qwen2"),
+        vision_config={
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 4,
+            "image_size": [32, 32],
+            "patch_size": [8, 8],
+        },
+        image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
+        image_seq_length=4,
+        tie_word_embeddings=False,
+    )
+
+
+def _internvl_processor(tokenizer: Any) -> Any:
+    from transformers import GotOcr2ImageProcessor, InternVLProcessor, InternVLVideoProcessor
+
+    size = {"height": 32, "width": 32}
+    return InternVLProcessor(
+        image_processor=GotOcr2ImageProcessor(size=size, max_patches=6),
+        tokenizer=tokenizer,
+        video_processor=InternVLVideoProcessor(size=size),
+        image_seq_length=4,
+        chat_template=tokenizer.chat_template,
+    )
+
+
+def _idefics3(tokenizer: Any, kind: str = "Idefics3") -> Any:
+    import transformers
+
+    return getattr(transformers, f"{kind}Config")(
+        text_config=_text(tokenizer, model_type="llama"),
+        vision_config={
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 4,
+            "image_size": 32,
+            "patch_size": 8,
+        },
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        scale_factor=2,
+    )
+
+
+def _idefics3_processor(tokenizer: Any, kind: str = "Idefics3") -> Any:
+    import transformers
+
+    sizes = {"size": {"longest_edge": 96}, "max_image_size": {"longest_edge": 32}}
+    parts = {"image_processor": getattr(transformers, f"{kind}ImageProcessor")(**sizes)}
+    if kind == "SmolVLM":
+        parts["video_processor"] = transformers.SmolVLMVideoProcessor(**sizes)
+    return getattr(transformers, f"{kind}Processor")(
+        tokenizer=tokenizer, image_seq_len=4, chat_template=tokenizer.chat_template, **parts
+    )
+
+
+_IDEFICS3_TOKENS = (
+    "<global-img>",
+    "<end_of_utterance>",
+    *(f"<row_{row}_col_{column}>" for row in range(1, 4) for column in range(1, 4)),
+)
+
+
+def _gemma3(tokenizer: Any) -> Any:
+    from transformers import Gemma3Config
+
+    return Gemma3Config(
+        text_config=_text(
+            tokenizer,
+            num_hidden_layers=3,
+            query_pre_attn_scalar=8,
+            sliding_window=6,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        ),
+        vision_config={**_SIGLIP, "image_size": 32, "patch_size": 8},
+        mm_tokens_per_image=4,
+        boi_token_index=tokenizer.convert_tokens_to_ids("<start_of_image>"),
+        eoi_token_index=tokenizer.convert_tokens_to_ids("<end_of_image>"),
+        image_token_index=tokenizer.convert_tokens_to_ids("<image_soft_token>"),
+    )
+
+
+def _gemma3_processor(tokenizer: Any) -> Any:
+    from transformers import Gemma3ImageProcessor, Gemma3Processor
+
+    return Gemma3Processor(
+        image_processor=Gemma3ImageProcessor(size={"height": 32, "width": 32}),
+        tokenizer=tokenizer,
+        image_seq_length=4,
+        chat_template=tokenizer.chat_template,
+    )
+
+
+def _qwen(name: str, model: str) -> TinyFamily:
+    def config(tokenizer: Any) -> Any:
+        from zephon_mm.models import load_tokenizer
+
+        return tiny.tiny_config(name, load_tokenizer(tokenizer.name_or_path))
+
+    def processor(tokenizer: Any) -> Any:
+        made = tiny.hf_processor(name, Path(tokenizer.name_or_path))
+        for part in (made.image_processor, made.video_processor):
+            part.size = {"shortest_edge": 1024, "longest_edge": 16 * 1024}
+        return made
+
+    return TinyFamily(model, config, processor)
+
+
+FAMILIES: dict[str, TinyFamily] = {
+    "qwen2_vl": _qwen("qwen2_vl", "Qwen2VLForConditionalGeneration"),
+    "qwen2_5_vl": _qwen("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"),
+    "qwen3_vl": _qwen("qwen3_vl", "Qwen3VLForConditionalGeneration"),
+    "text": TinyFamily("Qwen2ForCausalLM", _text_config, video=False),
+    "llava_onevision": TinyFamily(
+        "LlavaOnevisionForConditionalGeneration",
+        _llava_onevision,
+        _llava_onevision_processor,
+        {"image_token": "<image>", "video_token": "<video>"},
+    ),
+    "internvl": TinyFamily(
+        "InternVLForConditionalGeneration",
+        _internvl,
+        _internvl_processor,
+        {
+            "start_image_token": "<img>",
+            "end_image_token": "</img>",
+            "context_image_token": "<IMG_CONTEXT>",
+            "video_token": "<video>",
+        },
+    ),
+    "idefics3": TinyFamily(
+        "Idefics3ForConditionalGeneration",
+        _idefics3,
+        _idefics3_processor,
+        {"image_token": "<image>", "fake_image_token": "<fake_token_around_image>"},
+        _IDEFICS3_TOKENS,
+        video=False,
+    ),
+    "smolvlm": TinyFamily(
+        "SmolVLMForConditionalGeneration",
+        lambda tokenizer: _idefics3(tokenizer, "SmolVLM"),
+        lambda tokenizer: _idefics3_processor(tokenizer, "SmolVLM"),
+        {
+            "image_token": "<image>",
+            "fake_image_token": "<fake_token_around_image>",
+            "video_token": "<video>",
+        },
+        _IDEFICS3_TOKENS,
+    ),
+    "gemma3": TinyFamily(
+        "Gemma3ForConditionalGeneration",
+        _gemma3,
+        _gemma3_processor,
+        {
+            "image_token": "<image_soft_token>",
+            "boi_token": "<start_of_image>",
+            "eoi_token": "<end_of_image>",
+        },
+        video=False,
+    ),
+}
