@@ -6,6 +6,7 @@ itself at first use. What was skipped and what will be quarantined is told at th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,6 +57,15 @@ def index(
         str | None,
         typer.Option(help="Folder for indices whose shards' own folder can't be written."),
     ] = None,
+    storage_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Option of the store that remote shards lie in, such as "
+            "endpoint=http://minio:9000; may be given again.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Index shards: one pass over each, in which headers are checked, members hashed and media
     probed. A run on the same list of shards then starts at once.
@@ -66,7 +76,7 @@ def index(
         zephon-mm index 'data/photos-{000000..000003}.tar' 'data/clips-*.tar' --workers 4
     """
     from ..media.probe import probe_member
-    from ..shards import open_source
+    from ..shards import Access, open_source
 
     source = Source(
         id="index",
@@ -90,8 +100,17 @@ def index(
             force=force,
             check=True,
             progress=bar.advance,
+            access=Access(options=_options(storage_option or ())),
         )
     Console().print(summary(manifest, bar.num_built))
+
+
+def _options(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    split = [pair.partition("=") for pair in pairs]
+    wrong = [name for name, equals, _ in split if not (name and equals)]
+    if wrong:
+        raise typer.BadParameter(f"{wrong[0]!r} is not NAME=VALUE", param_hint="--storage-option")
+    return tuple(sorted((name, value) for name, _, value in split))
 
 
 class _Bar:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
-from .checks import check, instance, text, whole
+from .checks import check, instance, positive, text, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,13 @@ class ExecutionConfig:
         cache_dir: where indices go when a shard's own folder can't be written; None: the user's
             cache folder.
         read_retries: tries after a failed read, before the failure is raised.
+        storage_options: of the stores that shards lie in, as obstore names them, such as
+            ``{"region": "eu-west-1"}`` or ``{"endpoint": "http://minio:9000"}``. What is not here
+            comes from the environment, as the store's own tools have it.
+        storage_timeout: seconds for which a store may answer nothing before that counts as a
+            failed read; a whole request may take ten times that.
+        storage_cache_bytes: bytes of remote shards that all runs of this host together keep in
+            ``cache_dir``; 0: none.
         verify_reads: check the checksum of every member read against the index.
         micro_batch: most rows a batch; a step's rows are handed out in several. None: in one.
         reject_log: a file that gets a JSON line for each sample that gives no document and for each
@@ -44,6 +52,9 @@ class ExecutionConfig:
     device: Literal["cpu"] = "cpu"
     cache_dir: str | None = None
     read_retries: int = 3
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    storage_timeout: float = 30.0
+    storage_cache_bytes: int = 0
     verify_reads: bool = True
     micro_batch: int | None = None
     reject_log: str | None = None
@@ -74,4 +85,13 @@ class ExecutionConfig:
         if self.digest_log is not None:
             text("digest_log", self.digest_log)
         whole("read_retries", self.read_retries, 0)
+        check(
+            isinstance(self.storage_options, Mapping)
+            and all(
+                isinstance(word, str) for pair in self.storage_options.items() for word in pair
+            ),
+            "storage_options must map names to texts, such as {'region': 'eu-west-1'}",
+        )
+        positive("storage_timeout", self.storage_timeout)
+        whole("storage_cache_bytes", self.storage_cache_bytes, 0)
         instance("verify_reads", self.verify_reads, bool)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..backends import Backend
 from ..batch import Batch
@@ -15,7 +15,8 @@ from ..formats import check_options, load_format
 from ..models import ModelFamily, Tokenizer, build_family, check_model, load_tokenizer
 from ..plan import Plan, SourceShape
 from ..sample import Rejected, SampleRef
-from ..shards import Manifest, ShardDone, ShardReader, open_source
+from ..shards import Access, Manifest, ShardDone, ShardReader, open_source
+from ..shards.access import REMOTE_RETRY
 from ..stages.materialise import Materialiser
 from ..stages.measure import Measurer
 from ..state import Identity, identity
@@ -25,6 +26,9 @@ from .progress import Bar
 _log = logging.getLogger("zephon_mm")
 
 Progress = Callable[[str, ShardDone], None]
+
+MAX_AHEAD_BYTES = 128 << 20
+"""Of remote shards, fetched before they are read; less where the memory budget is small."""
 
 END_TOKENS = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "</s>")
 
@@ -101,7 +105,24 @@ def _open_source(source: Source, execution: ExecutionConfig, progress: Progress 
             else:
                 progress(source.id, shard)
 
-        return open_source(source, cache_dir=execution.cache_dir, probe=probe_member, progress=done)
+        return open_source(
+            source,
+            cache_dir=execution.cache_dir,
+            probe=probe_member,
+            progress=done,
+            access=access_of(execution),
+        )
+
+
+def access_of(execution: ExecutionConfig) -> Access:
+    """How remote shards are reached."""
+    return Access(
+        options=tuple(sorted(execution.storage_options.items())),
+        timeout_seconds=execution.storage_timeout,
+        retry=replace(REMOTE_RETRY, retries=execution.read_retries),
+        cache_dir=execution.cache_dir,
+        cache_bytes=execution.storage_cache_bytes,
+    )
 
 
 def open_run(
@@ -140,6 +161,8 @@ def open_run(
         cache_dir=execution.cache_dir,
         read_retries=execution.read_retries,
         verify_reads=execution.verify_reads,
+        max_ahead_bytes=min(MAX_AHEAD_BYTES, execution.memory_budget // 8),
+        access=access_of(execution),
     )
     digests = {
         source.id: manifest.digest.hex()
@@ -162,6 +185,10 @@ def open_run(
         ),
         measure=Measurer(config, reader, tokenizer, family),
         materialise=Materialiser(
-            reader, family, decoder=decoder, image_decoder=execution.image_decoder
+            reader,
+            family,
+            decoder=decoder,
+            image_decoder=execution.image_decoder,
+            announce=execution.backend in ("serial", "threads"),
         ),
     )

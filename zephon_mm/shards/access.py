@@ -79,6 +79,10 @@ class Retry:
         raise StorageError(f"{url}: not tried; read_retries={self.retries} is below 0")
 
 
+REMOTE_RETRY = Retry(first_pause_seconds=0.5, factor=4.0, longest_pause_seconds=60.0, spread=True)
+"""Three retries: some 10 seconds of pauses."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """How remote shards are reached.
@@ -95,9 +99,7 @@ class Access:
 
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     timeout_seconds: float = 30.0
-    retry: Retry = Retry(
-        first_pause_seconds=0.5, factor=4.0, longest_pause_seconds=60.0, spread=True
-    )
+    retry: Retry = REMOTE_RETRY
     cache_dir: str | None = None
     cache_bytes: int = 0
 

@@ -87,6 +87,8 @@ class Materialiser:
         family: of the run; its patches and mean colours.
         decoder: of clips, by name.
         image_decoder: of pictures: ``pillow`` or ``torchvision``.
+        announce: tell the reader of each task as it is submitted, so that a remote shard's bytes
+            are fetched while others are decoded; of use only where this process decodes.
     """
 
     def __init__(
@@ -96,10 +98,12 @@ class Materialiser:
         *,
         decoder: str = REFERENCE,
         image_decoder: str = "pillow",
+        announce: bool = False,
     ) -> None:
         self.reader = reader
         self._family = family
         self._decoder, self._image_decoder = decoder, image_decoder
+        self._announce = announce
         self._start_counting()
 
     def _start_counting(self) -> None:
@@ -107,7 +111,7 @@ class Materialiser:
         self._count_lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("reader", "_family", "_decoder", "_image_decoder")
+        kept = ("reader", "_family", "_decoder", "_image_decoder", "_announce")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -161,8 +165,13 @@ class Materialiser:
         self.reader.add_counts(reads)
 
     def task_bytes(self, task: MediaTask) -> int:
-        """An estimate of the memory that a task needs: encoded bytes, patches, decoded frames."""
+        """An estimate of the memory that a task needs: encoded bytes, patches, decoded frames.
+
+        Asked for as the task is submitted, which is when its bytes are announced.
+        """
         ref, span = task.ref, task.span
+        if self._announce:
+            self.reader.expect(ref.source, ref.shard, span.member)
         member = self.reader.member(ref.source, ref.shard, span.member)
         pixels = span.source_size[0] * span.source_size[1]
         working = pixels * (_PICTURE_BYTES if span.kind == "image" else _CLIP_BYTES)

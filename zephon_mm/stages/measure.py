@@ -107,6 +107,7 @@ class Measurer:
 
     def __call__(self, refs: Sequence[SampleRef]) -> list[Measurement | Exception]:
         """A result for each reference, in order."""
+        self.reader.gather([(ref.source, ref.shard, ref.sample) for ref in refs])
         drafts = [self._draft(ref) for ref in refs]
         whole = [draft for draft in drafts if isinstance(draft, _Draft)]
         encoded = iter(encode_documents([draft.parts for draft in whole], self._tokenizer))
