@@ -31,12 +31,9 @@ from av.video.frame import VideoFrame
 
 from ..errors import MediaError
 from ..media.info import VideoInfo
+from ..media.limits import MAX_PACKETS, MAX_PIXELS
 from . import pyav_stream as clip
 from .base import Bytes, DecodedFrame, DecodedFrames
-
-MAX_PACKETS = 1 << 24
-MAX_PIXELS = 1 << 42
-"""Packets times stored size that one call may send to the codec: 2 million frames of 1080p."""
 
 
 class _Failed(Exception):
@@ -128,13 +125,7 @@ def _attempt(
 ) -> Iterator[DecodedFrame]:
     """Yield wanted frames and take them out of ``left``. Raises _Failed."""
     runs = plan_runs(info, wanted, back_off)
-    packets = sum(run.last - run.first + 1 for run in runs)
-    pixels = packets * info.stored_width * info.stored_height
-    if packets > MAX_PACKETS or pixels > MAX_PIXELS:
-        raise _damaged(
-            f"it takes {packets} packets of {info.stored_width}x{info.stored_height} to get these "
-            f"frames; the limits are {MAX_PACKETS} packets and {MAX_PIXELS} pixels"
-        )
+    _limit(sum(run.last - run.first + 1 for run in runs), info.stored_width * info.stored_height)
     frame_of = np.full(info.num_packets, -1, np.int64)  # by packet; -1: shows none
     frame_of[info.frame_packet] = np.arange(info.num_frames)
     try:
@@ -146,7 +137,7 @@ def _attempt(
         if base is not None and (base.numerator, base.denominator) != info.time_base:
             raise _Failed(f"its time base is {base}, the index says {info.time_base}")
         context = stream.codec_context
-        at = 0
+        at = sent = largest = 0
         try:
             for number, packet in enumerate(clip.packets(container, stream)):
                 run = runs[at]
@@ -156,6 +147,8 @@ def _attempt(
                 context.skip_frame = "DEFAULT" if keep else "NONREF"
                 last = number >= run.last
                 out = context.decode(packet)
+                sent, largest = sent + 1, max(largest, context.width * context.height)
+                _limit(sent, largest)
                 if last:
                     context.skip_frame = "DEFAULT"
                     out += context.decode(None)
@@ -178,6 +171,14 @@ def _attempt(
         except clip.PYAV_ERRORS as error:
             raise _Failed(clip.why(error)) from error
     raise _Failed(f"the clip ended before packet {runs[-1].last} of its index")
+
+
+def _limit(packets: int, pixels: int) -> None:
+    if packets > MAX_PACKETS or packets * pixels > MAX_PIXELS:
+        raise _damaged(
+            f"it takes {packets} packets of {pixels} pixels to get these frames; the limits are "
+            f"{MAX_PACKETS} packets and {MAX_PIXELS} pixels in all"
+        )
 
 
 def _check(frame: VideoFrame, index: int, info: VideoInfo) -> None:

@@ -28,6 +28,7 @@ from av.video.stream import VideoStream
 
 from ..errors import MediaError
 from ..media.info import Orientation
+from ..media.limits import MAX_FRAME_PIXELS
 from .base import Bytes, Plane
 
 PYAV_ERRORS = (FFmpegError, ValueError, IndexError, OSError, MemoryError)
@@ -37,7 +38,6 @@ FORMATS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,asf,ogg,ivf,obu,h264,hevc,m4v,"
     "mpegvideo,gif,apng,mxf,nut,dv,rm,vc1,mjpeg"
 )
-MAX_FRAME_PIXELS = 1 << 27
 _OPTIONS = {"err_detect": "explode+crccheck", "max_pixels": str(MAX_FRAME_PIXELS)}
 _PLANAR = re.compile(r"(yuvj?|yuva|gray|gbra?)(420|422|444|440|411|410)?p?(9|10|12|14|16)?(le)?")
 _SUBSAMPLING = {

@@ -33,10 +33,11 @@ from torchcodec.decoders import Demuxer
 
 from ..errors import MediaError
 from ..media.info import VideoInfo
+from ..media.limits import MAX_PACKETS, MAX_PIXELS
 from ..media.probe_video import EXACT_CODECS
 from . import pyav_stream as clip
 from .base import Bytes, DecodedFrame, DecodedFrames
-from .pyav import MAX_PACKETS, MAX_PIXELS, plan_runs
+from .pyav import plan_runs
 
 
 class TorchcodecDecoder:

@@ -31,6 +31,8 @@ from ..decoders import pyav_stream as clip
 from ..decoders.base import Bytes
 from ..errors import MediaError
 from .info import VideoInfo
+from .limits import MAX_PACKETS, MAX_PIXELS
+from .mp4_claims import check_claims
 
 EXACT_CODECS = frozenset(("h264", "hevc", "vp8", "vp9", "av1"))
 """Their decoded planes are defined bit by bit, so any decoder may be used (C7)."""
@@ -44,8 +46,6 @@ OTHER_CODECS = frozenset(
 
 _TRUSTED = frozenset(("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "mpegts", "flv", "ivf"))
 _FFMPEG_NAMES = {"libdav1d": "av1", "libaom-av1": "av1", "libvpx-vp9": "vp9", "libvpx": "vp8"}
-_MAX_PACKETS = 1 << 24
-_MAX_PIXELS = 1 << 42
 _FAR = 1 << 62
 
 
@@ -65,6 +65,7 @@ class _Table:
 def probe_video(data: Bytes) -> VideoInfo:
     """The index of a clip; never raises for the clip's own faults: they are ``problem``."""
     try:
+        check_claims(memoryview(data).cast("B"))
         container, stream = clip.open_clip(data)
         with contextlib.closing(container):
             codec = codec_name(stream)
@@ -108,9 +109,9 @@ def _demux(
             _decode(table, stream, packet)
         if packet is None:
             return table
-        if len(table.pts) > _MAX_PACKETS or pixels > _MAX_PIXELS:
+        if len(table.pts) > MAX_PACKETS or pixels > MAX_PIXELS:
             raise MediaError(
-                f"more than {_MAX_PACKETS} packets or {_MAX_PIXELS} pixels to index", stage="probe"
+                f"more than {MAX_PACKETS} packets or {MAX_PIXELS} pixels to index", stage="probe"
             )
 
 
