@@ -161,7 +161,7 @@ def rows_of(
     """The rows of ``slots``, each as a batch, lane by lane."""
     from ..backends import ByteBudget, open_backend
     from ..pipeline.progress import Bar
-    from ..pipeline.walk import lane_rows, walk
+    from ..pipeline.walk import lane_rows, walk_lane
 
     per_lane = run.config.global_batch_at(step) // run.config.lanes
     lanes = sorted({slot // per_lane for slot in slots})
@@ -173,7 +173,9 @@ def rows_of(
     try:
         with Bar(f"packing steps {first} to {step}", (step - first) * len(lanes)) as bar:
             for number in lanes:
-                lane = walk(run, backend, number, step, restored=restored, progress=bar.advance)
+                lane = walk_lane(
+                    run, backend, number, step, restored=restored, progress=bar.advance
+                )
                 rows = lane_rows(run, backend, lane, step, decode=decode)
                 lane.close()
                 yield from (row for row in rows if row.slots[0] in slots)

@@ -182,8 +182,6 @@ def _head(log: RunLog, data: dict[str, Any], where: str) -> int:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    if not line.endswith(b"\n"):
-        return None
     try:
         data = json.loads(line)
     except ValueError:
@@ -192,7 +190,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 def _hash(line: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(line, digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(line.rstrip(b"\n"), digest_size=8).digest(), "little")
 
 
 def _chunks(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from .revival import Restored, Revival
 from .run import Run, open_run
 from .stats import loader_stats
 from .steps import Collate, RankSteps, Step
-from .walk import lane_rows, walk
+from .walk import lane_rows, walk_lane
 
 __all__ = [
     "Collate",
@@ -28,5 +28,5 @@ __all__ = [
     "no_documents",
     "open_run",
     "run_length",
-    "walk",
+    "walk_lane",
 ]

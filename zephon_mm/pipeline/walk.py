@@ -23,7 +23,7 @@ WINDOW = 4
 """Blocks measured ahead."""
 
 
-def walk(
+def walk_lane(
     run: Run,
     backend: Backend,
     lane: int,
