@@ -47,7 +47,7 @@ class Compiled:
                 return
             try:
                 ready = njit(nogil=True, cache=True)(self._function)
-                folder = Path(ready.stats.cache_path)
+                folder: Path | None = Path(ready.stats.cache_path or ".")
             except RuntimeError as error:  # numba's "no locator available"
                 _LOG.warning(
                     "the compiled pixel kernels can't be kept on disk (%s), so every process "

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from .layout import Layout, patch_layout, picture_layout
 from .reference import color_coefficients
-from .weights import resize_weights
+from .weights import trimmed_weights
 
 try:
     from .compiled import Compiled
@@ -34,7 +34,6 @@ except ModuleNotFoundError as error:
 
 _Plane = NDArray[np.uint8] | NDArray[np.uint16]
 _Planes = Sequence[_Plane]
-_Axis = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int16], bool]
 
 _WRITE = Compiled(write, SIGNATURES)
 _BLOCK = 64
@@ -100,7 +99,7 @@ def write_picture(
     """
     if pictures.ndim != 4 or pictures.shape[1] != 3 or not 0 <= frame < len(pictures):
         raise ValueError(
-            f"pictures {pictures.shape} must be [n, 3, height, width] with a place for frame {frame}"
+            f"pictures {pictures.shape} must be [n, 3, height, width], with a frame {frame}"
         )
     layout = picture_layout((pictures.shape[2], pictures.shape[3]))
     _write(planes, subsampling, depth, matrix, full_range, orientation, layout, pictures, frame)
@@ -131,19 +130,22 @@ def _write(
     level = subsampling if len(planes) == 3 else (0, 0)
     luma, chroma = (
         tuple(
-            _axis(plane.shape[k], stored[k], frame_size[k], 1 << units[k], mirror[k])
+            trimmed_weights(plane.shape[k], stored[k], frame_size[k], 1 << units[k], mirror[k])
             for k in range(2)
         )
         for plane, units in ((planes[0], (0, 0)), (planes[-1], (level[1], level[0])))
     )
     signed = depth == 16
     y = _samples(planes[0], signed)
-    u, v = (_samples(planes[1], signed), _samples(planes[2], signed)) if len(planes) == 3 else (y, y)
+    u, v = (
+        (_samples(planes[1], signed), _samples(planes[2], signed)) if len(planes) == 3 else (y, y)
+    )
     half = (1 << (depth - 1)) + (1 << 29 if signed else 0)
     kind = 2 if matrix == "rgb" else 0 if len(planes) == 3 else 1
+    color = _coefficients(matrix, bool(full_range), depth)
     _WRITE(
-        y, u, v, luma, chroma, half, depth, _coefficients(matrix, bool(full_range), depth), kind,
-        transpose, layout.row_place, layout.run_place, layout.run, layout.step, layout.base(frame),
+        (y, u, v), (luma, chroma, chroma), half, depth, color, kind, transpose,
+        layout.row_place, layout.run_place, layout.run, layout.step, layout.base(frame),
         target.reshape(-1),
     )  # fmt: skip
 
@@ -155,33 +157,7 @@ def _coefficients(matrix: str, full_range: bool, depth: int) -> NDArray[np.int32
     return values
 
 
-@lru_cache(maxsize=512)
-def _axis(samples: int, outputs: int, length: int, unit: int, mirror: bool) -> _Axis:
-    """`resize_weights` without zeros at the ends, an even number of columns, mirrored if asked.
-
-    The fourth is whether the axis changes nothing.
-    """
-    first, count, weights = resize_weights(samples, outputs, length, unit)
-    lead = (weights != 0).argmax(axis=1)
-    count = weights.shape[1] - (weights[:, ::-1] != 0).argmax(axis=1) - lead
-    first = first + lead
-    taps = int(count.max()) + int(count.max()) % 2
-    columns = np.minimum(lead[:, None] + np.arange(taps), weights.shape[1] - 1)
-    inside = np.arange(taps) < count[:, None]
-    kept = np.where(inside, np.take_along_axis(weights, columns, axis=1), 0)
-    step = -1 if mirror else 1
-    arrays = (
-        first.astype(np.int32)[::step].copy(),
-        count.astype(np.int32)[::step].copy(),
-        kept.astype(np.int16)[::step].copy(),
-    )
-    for array in arrays:
-        array.flags.writeable = False
-    same = samples == outputs and taps == 2 and np.array_equal(arrays[0], np.arange(samples))
-    return (*arrays, bool(same and np.all(arrays[1] == 1)))
-
-
-def _samples(plane: _Plane, signed: bool) -> tuple[NDArray[Any], int, int]:
+def _samples(plane: NDArray[Any], signed: bool) -> tuple[NDArray[Any], int, int]:
     """The plane as one read-only line of samples, its pitch and its width, both in samples.
 
     Decoders pad their rows; such a plane is seen through, not copied, and the padding isn't read.
@@ -191,7 +167,7 @@ def _samples(plane: _Plane, signed: bool) -> tuple[NDArray[Any], int, int]:
     """
     size = plane.itemsize
     if signed:
-        plane = plane ^ np.uint16(1 << 15)
+        plane = np.bitwise_xor(plane, 1 << 15, dtype=np.uint16)
     rows, width = plane.shape
     pitch = plane.strides[0]
     if width < _BLOCK:
@@ -220,6 +196,4 @@ def _check_planes(planes: _Planes, subsampling: tuple[int, int], depth: int) -> 
             raise ValueError(f"subsampling={subsampling} must be (across, down), each 0 to 4")
         coarse = (-(-height // (1 << subsampling[1])), -(-width // (1 << subsampling[0])))
         if planes[1].shape != coarse or planes[2].shape != coarse:
-            raise ValueError(
-                f"chroma is {planes[1].shape}, {planes[2].shape}; expected {coarse}"
-            )
+            raise ValueError(f"chroma is {planes[1].shape}, {planes[2].shape}; expected {coarse}")

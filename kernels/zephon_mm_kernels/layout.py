@@ -54,7 +54,9 @@ def patch_layout(size: tuple[int, int], p: int, t: int, m: int) -> Layout:
     """
     height, width = size
     if min(p, t, m) < 1:
-        raise ValueError(f"patch_size={p}, temporal_patch_size={t}, merge_size={m} must be positive")
+        raise ValueError(
+            f"patch_size={p}, temporal_patch_size={t}, merge_size={m} must be positive"
+        )
     if min(size) < 1 or height % (p * m) or width % (p * m):
         raise ValueError(f"size={size} must be multiples of {p * m}")
     columns = 3 * t * p * p

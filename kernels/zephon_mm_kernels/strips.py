@@ -1,4 +1,5 @@
-# mypy: allow-untyped-defs
+# mypy: disable-error-code="call-arg"
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
 """The compiled inside of `cpu`: planes of one frame to RGB bytes at their places.
 
 A frame is made in strips of up to 64 output rows, so that what lies between the steps stays in the
@@ -129,16 +130,15 @@ def _store(source, pitch, rows, columns, row_place, run_place, run, target, to):
 
 
 def write(
-    y, u, v, luma, chroma, half, depth, color, kind, turned, row_place, run_place, run, step,
-    base, target,
-):  # fmt: skip
-    """Write a frame. A plane is (samples, pitch, width); luma and chroma are (down, across).
+    planes, axes, half, depth, color, kind, turned, row_place, run_place, run, step, base, target
+):
+    """Write a frame: three planes (samples, pitch, width), each with two axes (down, across).
 
     An axis is (first, count, weights, whether it changes nothing). ``step`` is from a channel to
-    the next, ``base`` the place of the frame.
+    the next, ``base`` the place of the frame. Of a grey frame only the first plane is looked at.
     """
-    height, width = len(luma[0][0]), len(luma[1][0])
-    widest = (max(y[2], u[2], width, 64) + 7) // 8 * 8
+    height, width = len(axes[0][0][0]), len(axes[0][1][0])
+    widest = (max(planes[0][2], planes[1][2], width, 64) + 7) // 8 * 8
     pitch = 64 if turned else max((width + 7) // 8 * 8, 64)
     lines = (width + 7) // 8 * 8 if turned else 64
     work = np.empty((3, 64 * widest), np.int16)
@@ -147,10 +147,9 @@ def write(
     tall = 64 // run * run if turned else 64
     for row in range(0, height, tall):
         rows = min(tall, height - row)
-        _strip(y, luma[0], luma[1], row, rows, half, depth, turned, work, levels[0], pitch)
-        if kind != 1:
-            for plane, out in ((u, levels[1]), (v, levels[2])):
-                _strip(plane, chroma[0], chroma[1], row, rows, half, depth, turned, work, out, pitch)
+        for k in range(1 if kind == 1 else 3):
+            down, across = axes[k]
+            _strip(planes[k], down, across, row, rows, half, depth, turned, work, levels[k], pitch)
         used = (width if turned else rows) * pitch
         _colour(
             levels[0], levels[1], levels[2], color, kind,
@@ -158,15 +157,11 @@ def write(
         )  # fmt: skip
         for channel in range(3):
             to = base + channel * step
-            if turned:
-                _store(
-                    rgb[channel], pitch, width, rows, row_place, run_place[row // run :], run,
-                    target, to,
-                )  # fmt: skip
-            else:
-                _store(
-                    rgb[channel], pitch, rows, width, row_place[row:], run_place, run, target, to
-                )
+            _store(
+                rgb[channel], pitch, width if turned else rows, rows if turned else width,
+                row_place[0 if turned else row :], run_place[row // run if turned else 0 :], run,
+                target, to,
+            )  # fmt: skip
 
 
 def _array(dtype, ndim, readonly=True):
@@ -181,11 +176,10 @@ _PLACES = _array(types.int64, 1)
 
 def _signature(sample):
     plane = types.Tuple((_array(sample, 1), types.int64, types.int64))
-    axes = types.Tuple((_AXIS, _AXIS))
     return types.void(
-        plane, plane, plane, axes, axes, types.int32, types.int32, _array(types.int32, 1),
-        types.int64, types.boolean, _PLACES, _PLACES, types.int64, types.int64, types.int64,
-        _array(types.uint8, 1, readonly=False),
+        types.UniTuple(plane, 3), types.UniTuple(types.UniTuple(_AXIS, 2), 3), types.int32,
+        types.int32, _array(types.int32, 1), types.int64, types.boolean, _PLACES, _PLACES,
+        types.int64, types.int64, types.int64, _array(types.uint8, 1, readonly=False),
     )  # fmt: skip
 
 

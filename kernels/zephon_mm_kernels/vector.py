@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
 """Three vector operations that numba's loops don't give, written as LLVM's portable vector code.
 
 `weigh` is both passes of the resize: 64 neighbouring sums of products of 16-bit numbers, held in

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Weights = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
+Axis = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int16], bool]
 
 _INT64_REACH = 40_000
 """Above this filter reach the cubes outgrow 64 bits and Python's whole numbers are used."""
@@ -50,3 +51,30 @@ def resize_weights(samples: int, outputs: int, length: int, unit: int) -> Weight
     for array in arrays:
         array.flags.writeable = False
     return arrays
+
+
+@lru_cache(maxsize=512)
+def trimmed_weights(samples: int, outputs: int, length: int, unit: int, mirror: bool) -> Axis:
+    """`resize_weights` as the fast paths take them: no zeros at the ends, mirrored if asked.
+
+    Returns:
+        first: int32 [outputs].
+        count: int32 [outputs], at least 1.
+        weights: int16 [outputs, taps], zero beyond count; taps is even.
+        same: whether the axis changes nothing.
+    """
+    first, count, weights = resize_weights(samples, outputs, length, unit)
+    lead = (weights != 0).argmax(axis=1)
+    count = weights.shape[1] - (weights[:, ::-1] != 0).argmax(axis=1) - lead
+    taps = int(count.max()) + int(count.max()) % 2
+    columns = np.minimum(lead[:, None] + np.arange(taps), weights.shape[1] - 1)
+    inside = np.arange(taps) < count[:, None]
+    kept = np.where(inside, np.take_along_axis(weights, columns, axis=1), 0)
+    order = slice(None, None, -1 if mirror else 1)
+    starts = (first + lead).astype(np.int32)[order].copy()
+    counts = count.astype(np.int32)[order].copy()
+    rows = kept.astype(np.int16)[order].copy()
+    for array in (starts, counts, rows):
+        array.flags.writeable = False
+    still = samples == outputs and np.array_equal(starts, np.arange(samples))
+    return starts, counts, rows, bool(still and np.all(counts == 1))
