@@ -1,4 +1,7 @@
-"""What a video decoder gives (C7): native planes, never RGB, exactly the frames asked for."""
+"""What a video decoder gives (C7): exactly the frames asked for, as planes.
+
+Native planes in class ``planes-v1``; in the RGB classes G, B and R as the library made them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import MediaError
 from ..media.info import Orientation, VideoInfo
 
 Plane = NDArray[np.uint8] | NDArray[np.uint16]
@@ -71,6 +75,35 @@ class DecodedFrames:
     @property
     def pts(self) -> tuple[int, ...]:
         return tuple(frame.pts for frame in self.frames)
+
+
+def rgb_frame(picture: NDArray[np.uint8], index: int, info: VideoInfo) -> DecodedFrame:
+    """A frame of a library that gives RGB.
+
+    Args:
+        picture: uint8 [stored height, stored width, 3], not turned; the planes are views of it.
+        index: which shown frame it is.
+        info: the clip's probe.
+
+    Raises:
+        MediaError: it has another shape.
+    """
+    if picture.shape != (info.stored_height, info.stored_width, 3) or picture.dtype != np.uint8:
+        raise MediaError(
+            f"frame {index} came as {picture.dtype} {list(picture.shape)}, expected "
+            f"[{info.stored_height}, {info.stored_width}, 3] of uint8",
+            stage="decode",
+        )
+    return DecodedFrame(
+        index=index,
+        pts=int(info.pts[index]),
+        planes=(picture[..., 1], picture[..., 2], picture[..., 0]),
+        depth=8,
+        subsampling=(0, 0),
+        matrix="rgb",
+        full_range=True,
+        orientation=info.orientation,
+    )
 
 
 class Decoder(Protocol):
