@@ -109,6 +109,43 @@ def hf_processor(name: str, folder: Path) -> Any:
     return AutoProcessor.from_pretrained(str(folder))
 
 
+def emulate_kernels(patched: Any) -> None:
+    """Qwen3.5's linear attention as its kernels compute it, which need a GPU: document by document.
+
+    The convolution starts anew where ``seq_idx`` changes, the delta rule at each of ``cu_seqlens``,
+    which it takes for one row only. transformers' own code on a CPU refuses both.
+    """
+    import torch
+    from transformers.models.qwen3_5 import modeling_qwen3_5 as module
+
+    convolve: Any = module.causal_conv1d_fn.__wrapped__
+    rule: Any = module.torch_chunk_gated_delta_rule.__wrapped__
+
+    def by_seq_idx(hidden: Any, *args: Any, seq_idx: Any = None, **options: Any) -> Any:
+        if seq_idx is None:
+            return convolve(hidden, *args, **options)
+        assert seq_idx.dtype == torch.int32 and len(hidden) == 1
+        lengths = torch.unique_consecutive(seq_idx[0], return_counts=True)[1].tolist()
+        parts = [convolve(part, *args, **options) for part in hidden.split(lengths, 2)]
+        return torch.cat(parts, 2)
+
+    def by_cu_seqlens(*tensors: Any, cu_seqlens: Any = None, **options: Any) -> Any:
+        if cu_seqlens is None:
+            return rule(*tensors, **options)
+        assert len(tensors[0]) == 1
+        lengths = cu_seqlens.diff().tolist()
+        inputs = [tensor.split(lengths, 1) for tensor in tensors]
+        decay, beta = (options.pop(name).split(lengths, 1) for name in ("g", "beta"))
+        parts = [
+            rule(*part, g=g, beta=b, **options)[0]
+            for *part, g, b in zip(*inputs, decay, beta, strict=True)
+        ]
+        return torch.cat(parts, 1), None
+
+    patched.setattr(module, "causal_conv1d_fn", by_seq_idx)
+    patched.setattr(module, "torch_chunk_gated_delta_rule", by_cu_seqlens)
+
+
 def _text(tokenizer: Any, **changes: Any) -> dict[str, Any]:
     return {
         **_TEXT,
@@ -275,6 +312,7 @@ FAMILIES: dict[str, TinyFamily] = {
     "qwen2_vl": _qwen("qwen2_vl", "Qwen2VLForConditionalGeneration"),
     "qwen2_5_vl": _qwen("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"),
     "qwen3_vl": _qwen("qwen3_vl", "Qwen3VLForConditionalGeneration"),
+    "qwen3_5": _qwen("qwen3_5", "Qwen3_5ForConditionalGeneration"),
     "text": TinyFamily("Qwen2ForCausalLM", _text_config, video=False),
     "llava_onevision": TinyFamily(
         "LlavaOnevisionForConditionalGeneration",

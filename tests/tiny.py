@@ -131,6 +131,15 @@ def tiny_config(family: str, tokenizer: Any, attention: str = "sdpa") -> Any:
 
         vision |= {"intermediate_size": 48, "fullatt_block_indexes": [1], "window_size": 56}
         config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, **ids)
+    elif family == "qwen3_5":
+        from transformers import Qwen3_5Config
+
+        text |= {"head_dim": 16, "layer_types": ["linear_attention", "full_attention"]}
+        text |= {f"linear_{part}_head_dim": 8 for part in ("key", "value")}
+        text |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+        text["rope_parameters"] |= {"mrope_interleaved": True, "partial_rotary_factor": 0.5}
+        vision |= {"intermediate_size": 48, "num_position_embeddings": 64}
+        config = Qwen3_5Config(text_config=text, vision_config=vision, **ids)
     else:
         from transformers import Qwen3VLConfig
 

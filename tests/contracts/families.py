@@ -1,4 +1,4 @@
-"""Documents of every kind for the equality suites: as our batch, and as a family's processor has it.
+"""Documents for the equality suites: as our batch, and as a family's processor has them.
 
 Ours go the whole way: a shard, its index, measuring, decoding, collating.
 """

@@ -7,16 +7,13 @@ loss and its gradients are those of the documents, summed.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from tests.families import FAMILIES, tiny_model
-from zephon_mm.batch import Batch
+from tests.families import FAMILIES, emulate_kernels, tiny_model
 from zephon_mm.models.smolvlm import number_words
 
 from .families import DOCUMENTS, Made, make, takes
@@ -53,6 +50,8 @@ def made(
         from transformers.models.smolvlm import processing_smolvlm
 
         patched.setattr(processing_smolvlm, "num2words", number_words)
+        if request.param == "qwen3_5":
+            emulate_kernels(patched)
         yield make(request.param, tmp_path_factory.mktemp(request.param))
 
 

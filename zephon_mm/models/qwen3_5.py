@@ -3,7 +3,7 @@
 Those layers carry a state from token to token, so positions don't keep documents apart. They are
 told by ``seq_idx`` (the convolution) and ``cu_seq_lens_q`` (the gated delta rule), and only their
 kernels heed these: install ``causal-conv1d`` and ``flash-linear-attention``. Without them
-transformers 5.24 falls back to code that ignores both, and documents leak into each other.
+transformers 5.24 refuses packed rows, as it should: its own code knows of neither.
 
 The delta rule's kernel takes ``cu_seq_lens`` for one row only, so a batch's rows are laid end to
 end: every tensor is [1, R·S]. Labels and losses are the same.
