@@ -89,6 +89,23 @@ def _ours(name: str, scan: bool = False) -> Callable[[Job, bytes], Frames]:
     return run
 
 
+def _ours_rgb(name: str) -> Callable[[Job, bytes], Frames]:
+    from ..decoders import load_decoder
+
+    decoder = load_decoder(name)
+
+    def run(job: Job, data: bytes) -> Frames:
+        for frame in decoder.stream(data, job.info, job.frames):
+            if not job.check:
+                yield frame.index, frame.planes
+                continue
+            green, blue, red = frame.planes
+            picture = cast(NDArray[np.uint8], np.stack((red, green, blue), axis=-1))
+            yield frame.index, _as_shown(picture, frame.orientation)
+
+    return run
+
+
 def _sequential() -> Callable[[Job, bytes], Frames]:
     from ..decoders import pyav_stream as clip
 
@@ -207,6 +224,12 @@ CONTESTANTS: dict[str, Contestant] = {
         lambda: _torchcodec(mapped=True), "rgb", "the same with our index as its frame mappings"
     ),
     "decord": Contestant(_decord, "rgb", "decord's VideoReader.get_batch"),
+    "decord-checked": Contestant(
+        lambda: _ours_rgb("decord"), "rgb", "this package's decord backend, index at hand"
+    ),
+    "dali-cpu": Contestant(
+        lambda: _ours_rgb("dali-cpu"), "rgb", "this package's DALI backend: VP8, VP9, MJPEG"
+    ),
     "ffmpeg": Contestant(_ffmpeg, "nothing", "the program, to null: the limit", whole=True),
 }
 
@@ -277,8 +300,7 @@ def mark(what: Any) -> Mark:
 def signature(picture: NDArray[np.uint8], turn: Orientation | None = None) -> NDArray[np.float32]:
     """Mean of each of 16 × 16 blocks of a picture, all channels together, 0 to 255."""
     if turn is not None:
-        picture = picture.swapaxes(0, 1) if turn.transpose else picture
-        picture = picture[:: -1 if turn.mirror_y else 1, :: -1 if turn.mirror_x else 1]
+        picture = _as_shown(picture, turn)
     grey = picture.mean(axis=2, dtype=np.float32)
     rows = np.linspace(0, grey.shape[0], GRID, endpoint=False).astype(int)
     columns = np.linspace(0, grey.shape[1], GRID, endpoint=False).astype(int)
@@ -286,6 +308,11 @@ def signature(picture: NDArray[np.uint8], turn: Orientation | None = None) -> ND
     counts = np.outer(np.diff(rows, append=grey.shape[0]), np.diff(columns, append=grey.shape[1]))
     result: NDArray[np.float32] = (sums / np.maximum(counts, 1)).astype(np.float32)
     return result
+
+
+def _as_shown(picture: NDArray[np.uint8], turn: Orientation) -> NDArray[np.uint8]:
+    picture = picture.swapaxes(0, 1) if turn.transpose else picture
+    return picture[:: -1 if turn.mirror_y else 1, :: -1 if turn.mirror_x else 1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,10 @@ from .cutting import Run, RunFailedError, decode_runs
 
 CODECS = frozenset("h264 hevc vp8 vp9 mpeg4 mpeg1video mpeg2video mjpeg".split())
 _NO_FAULTS = "0.0000000001"  # as a share of the frames; 0 would mean that all are tolerated
-_ERRORS = (decord.DECORDError, decord.DECORDLimitReachedError, RuntimeError, StopIteration)
-_ERRORS += (IndexError, AssertionError)
+_ERRORS: tuple[type[Exception], ...] = (
+    decord.DECORDError, decord.DECORDLimitReachedError,
+    RuntimeError, StopIteration, IndexError, AssertionError,
+)  # fmt: skip
 
 
 class DecordDecoder:

@@ -96,7 +96,7 @@ def wrong_frames(found: dict[str, Any], right: Reference) -> int:
         (i, np.array(mark, np.float32))
         for i, mark in zip(found["index"], found["marks"], strict=True)
     ]
-    far = sum(float(np.abs(right.signatures[i] - mark).mean()) > 4 for i, mark in marks)
+    far = sum(float(np.abs(right.signatures[i] - mark).mean()) > 8 for i, mark in marks)
     return right.wrong(marks) + far
 
 
