@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from .backends import (
@@ -243,17 +243,21 @@ class Loader(Checkpoints):
         """The last samples that gave no document and the last damaged media, each once."""
         return self._report.entries()
 
-    def reduce_target_tokens(self, batch: Batch, group: dist.ProcessGroup | None = None) -> int:
-        """Target tokens of a batch over the data-parallel ranks, at least 1.
+    def reduce_target_tokens(
+        self, batch: Batch | Sequence[Batch], group: dist.ProcessGroup | None = None
+    ) -> int:
+        """Target tokens of a batch, or of a step's micro-batches, over all ranks; at least 1.
 
         A collective: call it on every rank, in the trainer's thread. Without an initialised process
         group it is the batch's own count.
 
         Args:
-            batch: this rank's batch.
+            batch: this rank's batch or batches.
             group: the data-parallel ranks; None: those of the mesh, or all ranks of the job.
         """
-        return max(1, sum_over(batch.num_target_tokens, group or self._dp_group))
+        batches = [batch] if isinstance(batch, Batch) else batch
+        count = sum(each.num_target_tokens for each in batches)
+        return max(1, sum_over(count, group or self._dp_group))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
