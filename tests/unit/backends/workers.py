@@ -1,0 +1,120 @@
+"""What the tests of worker processes run in them: importable, and free of pytest."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def who(_: object) -> tuple[int, str]:
+    """Process id and what of this is loaded: torch."""
+    return os.getpid(), " ".join(name for name in ("torch", "pytest") if name in sys.modules)
+
+
+def threads(_: object) -> tuple[int, str]:
+    import torch
+
+    return torch.get_num_threads(), os.environ["TOKENIZERS_PARALLELISM"]
+
+
+def noise(item: tuple[int, int]) -> dict[str, Any]:
+    """Arrays of a seed: one of ``size`` bytes, one small, one that is not contiguous."""
+    seed, size = item
+    random = np.random.Generator(np.random.Philox(key=seed))
+    big = random.integers(0, 256, size, np.uint8)
+    return {"seed": seed, "big": big, "small": big[:7].copy(), "odd": big.reshape(2, -1).T[::2]}
+
+
+def filled(item: tuple[int, int]) -> np.ndarray:
+    return np.full(item[1], item[0] % 251, np.uint8)
+
+
+def nap(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def die_once(flag: str) -> str:
+    """SIGKILL the first time, an answer the second."""
+    if not Path(flag).exists():
+        Path(flag).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+
+def die_at(item: tuple[int, int]) -> int:
+    if item[0] == item[1]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item[0]
+
+
+def leave(status: int) -> None:
+    os._exit(status)
+
+
+class Odd(Exception):
+    """Pickles, and does not unpickle."""
+
+    def __init__(self, left: int, right: int) -> None:
+        super().__init__(f"{left} and {right}")
+
+
+def fail(how: str) -> Any:
+    match how:
+        case "plain":
+            error = ValueError("no good")
+            error.add_note("noted in the worker")
+            raise error
+        case "odd":
+            raise Odd(1, 2)
+        case "inside":
+            try:
+                raise KeyError("gone")
+            except KeyError as error:
+                return ["fine", error]
+        case "result":
+            return lambda: how
+        case "stop":
+            raise StopIteration
+    return how
+
+
+class Part:
+    """One object in a worker, however many refer to it; counts how often it was pickled."""
+
+    one_a_worker = True
+
+    def __init__(self) -> None:
+        self.pickled = 0
+
+    def __getstate__(self) -> dict[str, int]:
+        self.pickled += 1
+        return {"pickled": 0}
+
+
+class Asks:
+    """A callable with a part and counts."""
+
+    def __init__(self, part: Part) -> None:
+        self.part, self.calls, self.pickled = part, 0, 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.pickled += 1
+        return {"part": self.part, "calls": 0, "pickled": 0}
+
+    def __call__(self, item: int) -> tuple[int, int, int]:
+        self.calls += 1
+        return item, os.getpid(), id(self.part)
+
+    def take_counts(self) -> int:
+        taken, self.calls = self.calls, 0
+        return taken
+
+    def add_counts(self, counts: int) -> None:
+        self.calls += counts
