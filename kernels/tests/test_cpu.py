@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +13,7 @@ import pytest
 from zephon_mm_kernels import cpu, reference
 from zephon_mm_kernels.weights import resize_weights
 
+KERNELS = Path(reference.__file__).parents[1]
 LAYOUTS = [(1, 1), (1, 0), (0, 0), (0, 1), (2, 0), (2, 2)]
 
 
@@ -91,6 +96,63 @@ def test_all_turns() -> None:
         assert np.array_equal(rgb, reference.turn(upright, *flags))
 
 
+@pytest.mark.parametrize(("p", "t", "m"), [(14, 2, 2), (16, 2, 2), (16, 1, 1), (7, 3, 1)])
+def test_patchify_equals_the_reference(p: int, t: int, m: int) -> None:
+    rng = np.random.default_rng(p)
+    for frames in (1, 4, 5):
+        pictures = rng.integers(0, 256, (frames, 2 * p * m, 3 * p * m, 3)).astype(np.uint8)
+        want = reference.patchify(pictures, p, t, m)
+        assert np.array_equal(cpu.patchify(pictures.transpose(0, 3, 1, 2), p, t, m), want)
+
+
+def test_pictures_equal_the_reference_and_leave_their_neighbours_alone() -> None:
+    rng = np.random.default_rng(8)
+    for trial, (depth, sub) in enumerate([(8, (1, 1)), (10, (1, 0)), (12, (0, 0)), (16, (1, 1))]):
+        planes = planes_of(rng, 50, 83, sub, depth, "yuv")
+        turn = (bool(trial % 2), bool(trial // 2), trial == 1)
+        size = [(41, 97), (192, 130), (7, 5), (83, 50)][trial]
+        pictures = np.full((3, 3, *size), 77, np.uint8)
+        cpu.write_picture(planes, sub, depth, "709", False, turn, pictures, 1)
+        rgb = reference.frame_rgb(planes, sub, depth, "709", False, turn, size)
+        assert np.array_equal(pictures[1], rgb.transpose(2, 0, 1)), trial
+        assert np.all(pictures[[0, 2]] == 77)
+
+
+def test_planes_are_seen_through_whatever_their_rows_are() -> None:
+    rng = np.random.default_rng(9)
+    whole = rng.integers(0, 256, (90, 170)).astype(np.uint8)
+    for view in (
+        whole[3:80, 5:140],
+        whole[::-1],
+        whole[:, ::-1],
+        whole[::2],
+        whole.T,
+        whole[:, ::2],
+    ):
+        out = np.zeros((1, 3, 48, 64), np.uint8)
+        args = (0, 0), 8, "601", True, (False,) * 3
+        cpu.write_picture([view], *args, out, 0)
+        rgb = reference.frame_rgb([view], *args, (48, 64))
+        assert np.array_equal(out[0], rgb.transpose(2, 0, 1))
+
+
+def test_many_threads_at_once() -> None:
+    rng = np.random.default_rng(6)
+    clips = [planes_of(rng, 60 + k, 90 + k, (1, 1), 8, "yuv") for k in range(8)]
+
+    def patches(planes: list[Any]) -> bytes:
+        out = np.zeros((48, 3 * 196), np.uint8)
+        for _ in range(20):
+            cpu.write_frame(
+                planes, (1, 1), 8, "709", False, (False,) * 3, (84, 112), out, 0, 14, 1, 2
+            )
+        return out.tobytes()
+
+    alone = [patches(planes) for planes in clips]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(patches, clips)) == alone
+
+
 def test_worst_cases_do_not_overflow() -> None:
     """Checkerboards of extremes drive the accumulators furthest."""
     for depth in (8, 10, 12, 16):
@@ -109,6 +171,8 @@ def test_patchify_is_the_layout_in_words() -> None:
     frames, height, width, p, t, m = 3, 16, 24, 4, 2, 2
     pictures = np.arange(frames * height * width * 3).reshape(frames, height, width, 3) % 251
     patches = reference.patchify(pictures.astype(np.uint8), p, t, m)
+    planar = pictures.astype(np.uint8).transpose(0, 3, 1, 2)
+    assert np.array_equal(cpu.patchify(planar, p, t, m), patches)
     row = 0
     for group in range(2):
         for y in range(height // p // m):
@@ -140,6 +204,10 @@ def test_wrong_shapes_are_refused_before_compiled_code() -> None:
         (7, np.zeros((4, 47), np.uint8), "columns"),
         (8, 1, "no room"),
         (8, -1, "no room"),
+        (9, 0, "positive"),
+        (1, (-1, 0), "subsampling"),
+        (2, 7, "depth"),
+        (0, [np.zeros((0, 8), np.uint8)], "at least one"),
     ):
         bad = list(good)
         bad[place] = value
@@ -148,12 +216,24 @@ def test_wrong_shapes_are_refused_before_compiled_code() -> None:
 
 
 def test_kernels_know_nothing_of_the_loader() -> None:
-    import subprocess
-    import sys
+    code = "import sys, zephon_mm_kernels.cpu; assert 'zephon_mm' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], env=here(), check=True)
 
+
+def test_without_numba_the_message_says_what_to_install() -> None:
     code = (
-        f"import sys; sys.path[:0] = {[p for p in sys.path if p]!r}; import zephon_mm_kernels.cpu; "
-        "print([m for m in sys.modules if m.split('.')[0] == 'zephon_mm'])"
+        "import sys; sys.modules['numba'] = None\n"
+        "import numpy as np\n"
+        "from zephon_mm_kernels import normalise\n"
+        "for use in (lambda: __import__('zephon_mm_kernels.cpu'),\n"
+        "            lambda: normalise.normalise(np.zeros((1, 3), np.uint8), [0] * 3, [1] * 3)):\n"
+        "    try:\n        use()\n"
+        "    except ImportError as error:\n"
+        "        assert 'pip install numba' in str(error), error\n"
+        "    else:\n        raise SystemExit('nothing was raised')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    subprocess.run([sys.executable, "-c", code], env=here(), check=True)
+
+
+def here(**more: str) -> dict[str, str]:
+    return {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(KERNELS), **more}

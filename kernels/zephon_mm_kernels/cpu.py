@@ -23,7 +23,7 @@ from .weights import trimmed_weights
 
 try:
     from .compiled import Compiled
-    from .strips import SIGNATURES, write
+    from .strips import SIGNATURES, STORE_SIGNATURES, store, write
 except ModuleNotFoundError as error:
     if (error.name or "").split(".")[0] not in ("numba", "llvmlite"):
         raise
@@ -36,6 +36,7 @@ _Plane = NDArray[np.uint8] | NDArray[np.uint16]
 _Planes = Sequence[_Plane]
 
 _WRITE = Compiled(write, SIGNATURES)
+_STORE = Compiled(store, STORE_SIGNATURES)
 _BLOCK = 64
 
 
@@ -103,6 +104,34 @@ def write_picture(
         )
     layout = picture_layout((pictures.shape[2], pictures.shape[3]))
     _write(planes, subsampling, depth, matrix, full_range, orientation, layout, pictures, frame)
+
+
+def patchify(
+    pictures: NDArray[np.uint8], patch_size: int, temporal_patch_size: int, merge_size: int
+) -> NDArray[np.uint8]:
+    """`reference.patchify` of pictures given as planes, uint8 [frames, 3, height, width].
+
+    Raises:
+        ValueError: another kind of array, no frame, or a size that isn't a multiple of P·merge.
+    """
+    if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[1] != 3:
+        raise ValueError(
+            f"pictures must be uint8 [n, 3, height, width], got {pictures.dtype} {pictures.shape}"
+        )
+    frames, _, height, width = pictures.shape
+    if frames < 1:
+        raise ValueError("no pictures: a clip needs at least one")
+    p, t, m = patch_size, temporal_patch_size, merge_size
+    layout = patch_layout((height, width), p, t, m)
+    rows = -(-frames // t) * (height // p) * (width // p)
+    out = np.empty((rows, 3 * t * p * p), np.uint8)
+    source = np.ascontiguousarray(pictures).view()
+    bases = np.array([layout.base(frame) for frame in range(frames)], np.int64)
+    source.flags.writeable = bases.flags.writeable = False
+    places = bases, layout.row_place, layout.run_place, layout.run, layout.step
+    _STORE(source, places, out.reshape(-1))
+    repeat_last(out, frames, p, t)
+    return out
 
 
 def repeat_last(patches: NDArray[np.uint8], frames: int, patch_size: int, t: int) -> None:

@@ -164,6 +164,18 @@ def write(
             )  # fmt: skip
 
 
+def store(pictures, layout, target):
+    """Whole pictures to their places; ``layout`` is (bases, row_place, run_place, run, step)."""
+    bases, row_place, run_place, run, step = layout
+    height, width = pictures.shape[2:]
+    for frame in range(len(pictures)):
+        for channel in range(3):
+            _store(
+                pictures[frame, channel].reshape(-1), width, height, width, row_place, run_place,
+                run, target, bases[frame] + channel * step,
+            )  # fmt: skip
+
+
 def _array(dtype, ndim, readonly=True):
     return types.Array(dtype, ndim, "C", readonly=readonly)
 
@@ -185,3 +197,11 @@ def _signature(sample):
 
 SIGNATURES = (_signature(types.uint8), _signature(types.int16))
 """`write` is compiled for these and no others: planes of 8 bits, and of up to 15."""
+
+STORE_SIGNATURES = (
+    types.void(
+        _array(types.uint8, 4),
+        types.Tuple((_PLACES, _PLACES, _PLACES, types.int64, types.int64)),
+        _array(types.uint8, 1, readonly=False),
+    ),
+)
