@@ -7,17 +7,26 @@ loss and its gradients are those of the documents, summed.
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from tests.families import FAMILIES, emulate_kernels, tiny_model
+from zephon_mm.config import ExecutionConfig
 from zephon_mm.models.smolvlm import number_words
+from zephon_mm.pipeline.run import open_run
+from zephon_mm.sample import MeasuredDocument, SampleRef
 
-from .families import DOCUMENTS, Made, make, takes
+from . import media
+from .families import DOCUMENTS, Made, config, make, takes
 
+SERIAL = ExecutionConfig(backend="serial")
 LIMIT = 1e-5
 MEDIA_TENSORS = {
     "pixel_values",
@@ -198,3 +207,37 @@ def test_a_leak_would_be_seen(made: Made, model: Any) -> None:
     leaked = model(**inputs, use_cache=False).logits
     span = batch.documents[0][1]
     assert (right - leaked)[0, span.start : span.stop].abs().max() > 100 * LIMIT
+
+
+def test_only_the_assistants_words_are_learnt(made: Made, tmp_path: Path) -> None:
+    """Of a conversation with media, as the family's chat template writes it."""
+    turns = [
+        {"from": "system", "value": "Be brief."},
+        {"from": "human", "value": "<image>\nWhat is it?" if made.processor else "What is it?"},
+        {"from": "gpt", "value": "A man rides a horse."},
+        {"from": "human", "value": "And then?"},
+        {"from": "gpt", "value": "Two dogs."},
+    ]
+    sample: dict[str, object] = {"json": json.dumps({"conversations": turns, "image": "png"})}
+    if made.processor:
+        sample["png"] = media.picture(1, 60, 40, "PNG")
+    else:
+        sample["json"] = json.dumps({"conversations": turns})
+    urls = media.write(tmp_path, "chat", iter([sample]), 1)
+    run = open_run(config(made.name, made.folder, urls, format="chat"), SERIAL)
+    (found,) = run.measure([SampleRef(0, 0, 0, 0, 0)])
+    assert isinstance(found, MeasuredDocument), found
+    learnt = run.tokenizer.decode(found.tokens[found.loss])
+    assert learnt == "A man rides a horse.<|im_end|>Two dogs.<|im_end|>"
+    text = "".join(
+        f"<|im_start|>{role}\n{turn['value']}<|im_end|>\n"
+        for role, turn in zip(
+            ("system", "user", "assistant", "user", "assistant"), turns, strict=True
+        )
+    )
+    if made.processor is None:
+        return
+    text = text.replace("<image>", run.family.placeholders["image"])
+    image = Image.open(io.BytesIO(sample["png"]))  # type: ignore[arg-type]
+    want = made.processor(text=[text], images=[[image]], return_tensors="pt")
+    assert found.tokens.tolist() == want["input_ids"][0].tolist()

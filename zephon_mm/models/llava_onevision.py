@@ -160,8 +160,8 @@ class LlavaOnevision(TileFamily):
         if span.kind == "video" or span.grid[0] == 1:
             return  # one size each
         height, width = span.size
-        while max(height, width) > 1:
-            height, width = max(1, height // 2), max(1, width // 2)
+        while min(height, width) > 1:
+            height, width = height // 2, width // 2
             layout = self.layout_image(height, width)
             yield replace(span, size=layout.size, grid=layout.grid)
 
