@@ -62,7 +62,7 @@ def test_config_errors_say_what_to_do(
 
 
 @pytest.mark.parametrize(
-    "urls", ["nothing-{0..3}.tar", "no/such/folder/*.tar", "s3://bucket/x.tar"]
+    "urls", ["nothing-{0..3}.tar", "no/such/folder/*.tar", "hdfs://bucket/x.tar"]
 )
 def test_urls_that_name_nothing(config: DataConfig, tmp_path: Path, urls: str) -> None:
     named = urls if "://" in urls else str(tmp_path / urls)

@@ -80,8 +80,7 @@ class BlockCache:
             return None
         if data is None:
             _log.warning("block %s of the shard cache is damaged: it is fetched again", path)
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            self.remove(name)
         return data
 
     def write(self, name: bytes, data: memoryview) -> None:
@@ -107,6 +106,11 @@ class BlockCache:
                 _log.warning(
                     "the shard cache %s takes no more (%s): the run goes on without", folder, error
                 )
+
+    def remove(self, name: bytes) -> None:
+        """Remove a block, if it is there."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path(name))
 
     def _path(self, name: bytes) -> str:
         number = int.from_bytes(name[:8], "big") % self.num_sets
@@ -238,6 +242,13 @@ class CachedStorage:
                 self._turn.notify_all()
         ordered = [parts[number] for number in range(first, last + 1)]
         return ordered[0] if len(ordered) == 1 else b"".join(ordered)
+
+    def forget(self, start: int, length: int) -> None:
+        """Remove the blocks of these bytes: they were wrong when they came."""
+        of = self._inner.expected
+        if of is not None and length > 0:
+            for number in range(start // BLOCK_BYTES, (start + length - 1) // BLOCK_BYTES + 1):
+                self._cache.remove(self._name(number, of))
 
     def close(self) -> None:
         """Nothing to let go of."""

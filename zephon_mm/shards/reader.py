@@ -27,7 +27,7 @@ from .ahead import Expected, Neighbours
 from .index import Data, Member
 from .manifest import Manifest
 from .sidecar import ShardIndex, load_index
-from .storage import Storage, open_storage
+from .storage import KeepingStorage, Storage, open_storage
 
 T = TypeVar("T")
 _Key = tuple[int, int]
@@ -295,6 +295,8 @@ class ShardReader:
             return self._checked(source, shard, member, stored)
         except (OSError, ShardChangedError):
             self._shards.discard(key, storage)
+            if isinstance(storage, KeepingStorage):
+                storage.forget(member.offset, member.stored)
             raise
 
     def _checked(self, source: int, shard: int, member: Member, data: Data) -> Data:

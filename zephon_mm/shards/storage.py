@@ -15,7 +15,7 @@ import urllib.parse
 from collections import Counter
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..errors import ConfigError, MissingDependencyError, ShardChangedError, StorageError
 from .access import SCHEME, Access, ObjectStat, is_remote
@@ -44,6 +44,15 @@ class Storage(Protocol):
 
     def close(self) -> None:
         """Let go of the object. Views that were handed out stay valid."""
+        ...
+
+
+@runtime_checkable
+class KeepingStorage(Storage, Protocol):
+    """An object of which bytes are kept somewhere nearer."""
+
+    def forget(self, start: int, length: int) -> None:
+        """These bytes turned out wrong: keep them no more."""
         ...
 
 

@@ -207,6 +207,16 @@ def test_a_failure_is_raised_and_the_next_read_tries_again(tmp_path: Path) -> No
     assert bytes(storage.read(0, 10)) == inner.data[:10]
 
 
+def test_bytes_that_came_wrong_are_forgotten(tmp_path: Path) -> None:
+    inner = Memory(3 * BLOCK)
+    storage = CachedStorage(inner, "u", BlockCache(str(tmp_path), 100 * SLOT))
+    good, inner.data = inner.data, bytes(3 * BLOCK)
+    assert bytes(storage.read(0, 3 * BLOCK)) == bytes(3 * BLOCK)
+    inner.data = good
+    storage.forget(BLOCK - 1, 2)
+    assert bytes(storage.read(0, 3 * BLOCK)) == good[: 2 * BLOCK] + bytes(BLOCK)
+
+
 def _hammer(folder: str, seed: int, out: object) -> None:
     module.BLOCK_BYTES, module.PAGE_BYTES = BLOCK, PAGE  # type: ignore[misc]
     cache = BlockCache(folder, 20 * SLOT)
