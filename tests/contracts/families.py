@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
+from transformers import AutoTokenizer
 
 from tests.families import FAMILIES, hf_processor
 from zephon_mm.batch import Batch
@@ -110,7 +111,7 @@ class Made:
         """What the family's own processor makes of a document; clips of our RGB, not resized."""
         text = self.text(name) + "<|endoftext|>"
         if self.processor is None:
-            return {"input_ids": torch.from_numpy(self.documents[name].tokens.astype(int))[None]}
+            return dict(AutoTokenizer.from_pretrained(str(self.folder))(text, return_tensors="pt"))
         images = [
             Image.open(io.BytesIO(data))
             for data, part in zip(self.files[name], _media(name), strict=True)

@@ -10,15 +10,20 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from PIL import Image
+from transformers import AutoConfig, AutoTokenizer
 
 from tests.families import FAMILIES, emulate_kernels, tiny_model
-from zephon_mm.config import ExecutionConfig
+from zephon_mm import Loader
+from zephon_mm.config import ExecutionConfig, Stop
+from zephon_mm.errors import ConfigError
+from zephon_mm.models import build_family, load_tokenizer, save_processor
 from zephon_mm.models.smolvlm import number_words
 from zephon_mm.pipeline.run import open_run
 from zephon_mm.sample import MeasuredDocument, SampleRef
@@ -241,3 +246,41 @@ def test_only_the_assistants_words_are_learnt(made: Made, tmp_path: Path) -> Non
     image = Image.open(io.BytesIO(sample["png"]))  # type: ignore[arg-type]
     want = made.processor(text=[text], images=[[image]], return_tensors="pt")
     assert found.tokens.tolist() == want["input_ids"][0].tolist()
+
+
+@pytest.mark.parametrize("length", [40, 100])
+@torch.no_grad()
+def test_the_model_takes_what_the_loader_yields(made: Made, model: Any, length: int) -> None:
+    """P11: in rows too short for many documents, placeholders still are as many as features."""
+    data = replace(
+        made.run.config,
+        sequence_length=length,
+        global_batch=2,
+        lanes=2,
+        stop=Stop(epochs=2),
+    )
+    keys = set()
+    with Loader(data, SERIAL) as loader:
+        for batch in loader:
+            out = model(**batch.model_inputs, use_cache=False)  # raises unless they match
+            assert torch.isfinite(out.loss) and torch.isfinite(out.logits).all()
+            keys |= {document.key for row in batch.documents for document in row}
+        counts = loader.stats()["sources"]["a"]
+        reasons = {entry["reason"] for entry in loader.rejected}
+    total = counts["delivered"] + counts["dropped"] + counts["filtered"]
+    assert total == 2 * len(made.documents) and len(keys) * 2 == counts["delivered"]
+    if counts["dropped"]:
+        assert all("however few" in reason or "can't split" in reason for reason in reasons)
+    assert counts["delivered"] >= total // 3
+
+
+def test_a_processor_object_is_saved_and_read(made: Made, tmp_path: Path) -> None:
+    part = made.processor or made.run.config.tokenizer
+    if made.processor is None:
+        with pytest.raises(ConfigError, match="a str has no save_pretrained"):
+            save_processor(part, tmp_path)
+        part = AutoTokenizer.from_pretrained(str(made.folder))
+    model_config = AutoConfig.from_pretrained(str(made.folder))
+    folder = save_processor(part, tmp_path / "new", model_config)
+    found = build_family(replace(made.run.config, tokenizer=folder), load_tokenizer(folder))
+    assert found.settings() == made.run.family.settings()

@@ -16,6 +16,7 @@ from .qwen2_vl import Qwen2VL
 from .qwen3_5 import Qwen3_5
 from .qwen3_vl import Qwen3VL
 from .relay import measure_digest
+from .saving import save_processor
 from .smolvlm import Idefics3, SmolVLM
 from .text import Text
 from .tokenizer import Tokenizer, load_tokenizer
@@ -29,6 +30,7 @@ __all__ = [
     "check_model",
     "load_tokenizer",
     "measure_digest",
+    "save_processor",
 ]
 
 
