@@ -74,7 +74,7 @@ def test_clean_real_clips_are_right_or_refused(cases: Path) -> None:
             with pytest.raises(MediaError, match="change size"):
                 load_decoder("dali-cpu").decode(path.read_bytes(), info, [0])
         else:
-            large = info.num_frames * info.stored_width * info.stored_height > 15_000_000
+            large = info.num_frames * info.stored_width * info.stored_height > 5_000_000
             check(path, slice(1, 2) if large else slice(None))
             decoded.append(path.name)
     assert len(decoded) >= 3
@@ -90,7 +90,7 @@ def test_serial_threads_processes_and_marks_are_equal(
     jobs: list[dict[str, Any]] = []
     for path in (made["vp8"], made["vp9"], made["mjpeg in avi"], damaged):
         count = info_of(path.read_bytes()).num_frames
-        jobs += [{"path": str(path), "frames": order} for order in orders(count)[1:3]]
+        jobs += [{"path": str(path), "frames": order} for order in orders(count)[1:2]]
         jobs += [{"path": str(path), "frames": [5, 2, 5]}]
     first = run_all("dali-cpu", jobs)
     assert run_all("dali-cpu", [job | {"clean": True} for job in jobs] * 2, threads=4) == first * 2
