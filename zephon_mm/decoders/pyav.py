@@ -146,12 +146,12 @@ def _attempt(
                 keep = back_off > 0 or int(frame_of[number]) in left
                 context.skip_frame = "DEFAULT" if keep else "NONREF"
                 last = number >= run.last
-                out = context.decode(packet)
+                out = clip.decode(context, packet)
                 sent, largest = sent + 1, max(largest, context.width * context.height)
                 _limit(sent, largest)
                 if last:
                     context.skip_frame = "DEFAULT"
-                    out += context.decode(None)
+                    out += clip.decode(context, None)
                 for frame in out:
                     source = clip.number_of(frame)
                     index = -1 if source is None else int(frame_of[source])

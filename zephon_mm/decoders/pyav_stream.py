@@ -23,6 +23,7 @@ from av.container import InputContainer
 from av.error import FFmpegError
 from av.packet import Packet
 from av.stream import Discard, Disposition
+from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
@@ -136,6 +137,20 @@ def packets(container: InputContainer, stream: VideoStream) -> Iterator[Packet[V
             packet.opaque = (number,)
             number += 1
             yield packet
+
+
+def decode(context: VideoCodecContext, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
+    """Frames that come out, at most one of a packet: the last, which is its finest layer.
+
+    A VP9 superframe may hold a picture in several sizes, all marked as shown; players show one.
+    """
+    out = context.decode(packet)
+    return out if len(out) < 2 else list({_source(f): f for f in out}.values())
+
+
+def _source(frame: VideoFrame) -> int:
+    number = number_of(frame)
+    return -id(frame) if number is None else number
 
 
 def number_of(thing: Packet[VideoStream] | VideoFrame) -> int | None:

@@ -126,7 +126,7 @@ def _record(table: _Table, packet: Packet[VideoStream], codec: str) -> None:
 def _decode(table: _Table, stream: VideoStream, packet: Packet[VideoStream] | None) -> None:
     """Errors are left to the decoder's verdict, when the frames are asked for."""
     with contextlib.suppress(*clip.PYAV_ERRORS):
-        for frame in stream.codec_context.decode(packet):
+        for frame in clip.decode(stream.codec_context, packet):
             if table.first is None:
                 table.first = frame
             if (number := clip.number_of(frame)) is not None:

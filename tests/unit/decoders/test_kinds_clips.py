@@ -5,10 +5,13 @@ Kinds that `test_pyav` holds already (plain GOPs of each codec) are not made aga
 
 from __future__ import annotations
 
+import io
 import random
+import struct
 from collections.abc import Callable
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 
@@ -180,3 +183,30 @@ def test_a_frame_alone_and_a_clip_without_length(bframes: bytes) -> None:
         assert info.num_frames == 1 and info.last_duration >= 0
     data = with_edits(bframes, [(0, 1024)])  # a length of nothing: to the end
     assert probe_video(data).num_frames == len(all_frames(data))
+
+
+def test_of_layers_of_size_the_finest_is_the_frame() -> None:
+    """A VP9 superframe with two shown pictures, as WebRTC records spatial layers: players show one.
+
+    FFmpeg gives both, so its sequential decode has twice the frames.
+    """
+    options = {"g": "1", "deadline": "realtime", "cpu-used": "8", "lag-in-frames": "0"}
+    made: Made = {"codec": "libvpx-vp9", "container": "ivf", "frames": 6, "options": options}
+    coarse, fine = make_clip(size=(32, 48), **made), make_clip(size=(64, 96), **made)
+    joined = bytearray(fine[:32])
+    for number, (low, high) in enumerate(zip(packets_of(coarse), packets_of(fine), strict=True)):
+        marker = bytes((0xC0 | 3 << 3 | 1,))  # two frames, sizes in four bytes
+        tail = marker + struct.pack("<II", len(low), len(high)) + marker
+        joined += struct.pack("<IQ", len(low + high + tail), number) + low + high + tail
+    data, want = bytes(joined), all_frames(fine)
+    info = probe_video(data)
+    assert (info.num_frames, info.width, info.height) == (6, 96, 64)
+    assert len(all_frames(data)) == 12
+    for order in ([0, 1, 2, 3, 4, 5], [4], [5, 0]):
+        decoded = DECODER.decode(data, info, order)
+        assert [frame_digest(frame) for frame in decoded] == [want[i] for i in order]
+
+
+def packets_of(data: bytes) -> list[bytes]:
+    with av.open(io.BytesIO(data), "r") as container:
+        return [bytes(packet) for packet in container.demux(video=0) if packet.size]
