@@ -308,7 +308,11 @@ class Loader(Checkpoints):
     def _open_feed(self) -> Feed[Step]:
         """Start making steps from the last boundary on."""
         backend = self._open_backend()
-        end = self._known_end(backend)
+        try:
+            end = self._known_end(backend)
+        except BaseException:
+            backend.close()
+            raise
         threads = self.execution.backend != "serial"
         workers = self.execution.workers or default_workers()
         window = 1 + 2 * workers // len(self._lanes) if threads else 1
