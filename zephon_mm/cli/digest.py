@@ -31,7 +31,9 @@ def digest(
     config: Annotated[Path, typer.Argument(help="YAML of the run.", show_default=False)],
     steps: Annotated[int, typer.Option(min=1, help="Steps to print.")] = 10,
     dp_size: Annotated[int, typer.Option(min=1, help="Data-parallel ranks, run in turn.")] = 1,
-    backend: Annotated[str | None, typer.Option(help="Instead of the config's: serial, threads, processes.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="Instead of the config's: serial, threads, processes.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Instead of its workers.")] = None,
     pixels: Annotated[
         bool, typer.Option(help="Hash the pixels too, not only the recipes.")
