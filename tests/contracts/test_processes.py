@@ -91,6 +91,27 @@ def test_resume_from_and_into_worker_processes_of_another_number(
     assert end == run(clips, SERIAL, 1, state)[1]
 
 
+def test_v01_z08_a_loader_that_is_iterated_on_both_sides_of_a_fork(
+    clips: DataConfig, serial: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The child's own loop goes on from where the loader stood; the parent's is not disturbed."""
+    with Loader(clips, processes(1)) as loader:
+        stream = iter(loader)
+        found = [step_digest([next(stream)], pixels=True) for _ in range(3)]
+        child_id = os.fork()
+        if child_id == 0:
+            status = 1
+            with contextlib.suppress(BaseException):
+                signal.alarm(100)
+                rest = [step_digest([batch], pixels=True) for batch in loader]
+                loader.close()
+                status = 0 if rest == serial[3:] and not workers_of(os.getpid()) else 2
+            os._exit(status)
+        found += [step_digest([batch], pixels=True) for batch in stream]
+        assert os.waitstatus_to_exitcode(os.waitpid(child_id, 0)[1]) == 0, capfd.readouterr()
+    assert found == serial
+
+
 def test_pictures_in_worker_processes(mixed: DataConfig) -> None:
     kept = tuple(source for source in mixed.sources if source.id == "pictures")
     config = replace(mixed, sources=kept, stop=Stop(num_steps=2))
