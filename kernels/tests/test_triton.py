@@ -15,6 +15,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from zephon_mm_kernels import normalise, reference
+from zephon_mm_kernels.surfaces import surface_of
 
 triton = pytest.importorskip("triton")
 PATH = Path(normalise.__file__).with_name("triton.py")
@@ -84,7 +85,7 @@ def check(
 
 
 @settings(
-    max_examples=6, deadline=None, derandomize=True, database=None,
+    max_examples=4, deadline=None, derandomize=True, database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
 @given(data=st.data())
@@ -142,6 +143,18 @@ def test_pictures_and_the_table(kernels: ModuleType) -> None:
         kernels.normalise(pictures, table.to(dtype), out)
         looked_up = [table.to(dtype)[c][pictures[:, c].long()] for c in range(3)]
         assert torch.equal(out, torch.stack(looked_up, dim=1))
+
+
+def test_components_of_a_surface_become_its_planes() -> None:
+    whole = torch.arange(24 * 3, dtype=torch.uint8).reshape(6, 12)
+    y, uv = whole[:4, :9], whole[4:, :10]
+    parts = y, uv[:, ::2], uv[:, 1::2]
+    got = surface_of(parts)
+    assert len(got) == 2 and torch.equal(got[1], uv) and got[1].data_ptr() == uv.data_ptr()
+    planar = (y, uv[:, :5], uv[:, 5:])
+    assert surface_of(planar) == planar and surface_of([y]) == (y,)
+    with pytest.raises(ValueError, match="strides"):
+        surface_of((y, uv[:, 1::2], uv[:, ::2]))
 
 
 def test_wrong_arguments_are_refused(kernels: ModuleType) -> None:

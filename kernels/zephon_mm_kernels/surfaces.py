@@ -32,6 +32,25 @@ class Source:
     orientation: tuple[bool, bool, bool]
 
 
+def surface_of(planes: Sequence[torch.Tensor]) -> Surface:
+    """Planes as a decoder library gives them, one tensor a component, as a surface.
+
+    U and V of NV12 and P010 are views with every other sample of one plane: they become that plane.
+
+    Raises:
+        ValueError: views that are neither whole rows nor interleaved in pairs.
+    """
+    if len(planes) != 3 or all(plane.stride(1) == 1 for plane in planes):
+        return tuple(planes)
+    y, u, v = planes
+    together = v.data_ptr() == u.data_ptr() + u.element_size() and u.stride() == v.stride()
+    if y.stride(1) != 1 or u.stride(1) != 2 or not together:
+        strides = [plane.stride() for plane in planes]
+        raise ValueError(f"planes must be whole rows, or U and V in turn; strides are {strides}")
+    size = (u.shape[0], 2 * u.shape[1])
+    return y, u.as_strided(size, (u.stride(0), 1), u.storage_offset())
+
+
 def check_target(
     target: torch.Tensor, surfaces: Sequence[Surface], frames: Sequence[int], room: int
 ) -> None:
