@@ -88,7 +88,7 @@ def send(link: socket.socket, message: tuple[Any, ...], fd: int | None = None) -
     if fd is None and len(payload) < 1 << 16:
         link.sendall(header + payload)
         return
-    sent = socket.send_fds(link, [header], [] if fd is None else [fd])
+    sent = 0 if fd is None else socket.send_fds(link, [header], [fd])
     link.sendall(header[sent:])
     link.sendall(payload)
 
