@@ -3,8 +3,8 @@
 A table of samples of one size takes 20 bytes whatever its count, and every entry of an edit list
 may show all samples again, so a file of 2 KB can make a demuxer fill gigabytes. Counted are, over
 all tracks, samples (``stsz``, ``stz2``) times entries of the edit list (``elst``), and samples of
-fragments (``trun``), after ISO/IEC 14496-12. Uncompressed audio, whose samples are few bytes each
-and which is indexed by chunk, is left out as far as its samples fit in the file.
+fragments (``trun``), after ISO/IEC 14496-12. Uncompressed audio (samples of one size that last one
+tick), which FFmpeg takes by the chunk, is left out as far as its samples fit in the file.
 """
 
 from __future__ import annotations
@@ -43,13 +43,18 @@ def check_claims(data: memoryview) -> None:
 
 def _track(data: memoryview, start: int, stop: int) -> int:
     samples = size = entries = 0
+    ticking = sound = False
     for name, at, end in _inside(data, start, stop):
         if name in (b"stsz", b"stz2") and end - at >= 12:
             size = _word(data, at + 4) if name == b"stsz" else 0
             samples = max(samples, _word(data, at + 8))
         elif name == b"elst" and end - at >= 8:
             entries = max(entries, min(_word(data, at + 4), (end - at - 8) // 12))
-    if size and samples * size <= len(data) and _is_sound(data, start, stop):
+        elif name == b"stts" and end - at >= 16:
+            ticking = _word(data, at + 4) == 1 == _word(data, at + 12)
+        elif name == b"hdlr" and end - at >= 12:
+            sound = sound or bytes(data[at + 8 : at + 12]) == b"soun"  # QuickTime has two
+    if sound and ticking and size and samples * size <= len(data):
         return 0
     return samples * max(1, entries)
 
@@ -58,13 +63,6 @@ def _fragments(data: memoryview, start: int, stop: int) -> Iterator[int]:
     for name, at, end in _inside(data, start, stop):
         if name == b"trun" and end - at >= 8:
             yield _word(data, at + 4)
-
-
-def _is_sound(data: memoryview, start: int, stop: int) -> bool:
-    return any(
-        name == b"hdlr" and bytes(data[at + 8 : at + 12]) == b"soun"
-        for name, at, _ in _inside(data, start, stop)
-    )
 
 
 def _inside(
