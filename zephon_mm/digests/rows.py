@@ -4,9 +4,10 @@ Documents and frames are written out, since they name the cause; tokens, labels,
 and pixels are digests. A document's tokens have a check of 16 bits for every `CHUNK` of them, so
 that a difference is found to within a chunk; the digest of the whole row decides.
 
-Pixels are the cost: they are hashed by SHA-256, which the CPUs of this decade have an instruction
-for (1.3 GB/s on one of them, where BLAKE2b makes 0.5 GB/s), and 64 bits of it are kept. Everything
-else together is some 100 µs for a row of 8,192 tokens.
+Pixels are the cost, so `checksum` is a Fletcher sum in 64-bit words, 2,048 of them side by side,
+which numpy adds at 5 GB/s in one thread, where SHA-256 makes 1.4 GB/s and BLAKE2b 0.5 GB/s; SHA-256
+of the sums is cut to 64 bits. It finds every change of a single word, of places and of length; it
+is no defence against someone who means to forge a log.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from ..sample import MediaSpan
 
 CHUNK = 64
 """Tokens of a document that share a check."""
+
+WORDS = 2048
+"""Words of 64 bits that `checksum` adds side by side: with the sums, they fit a core's cache."""
 
 
 class MediumRecord(NamedTuple):
@@ -105,14 +109,29 @@ def record(step: int, row: RowContents) -> RowRecord:
     return RowRecord(
         step=step,
         slot=row.slot,
-        tokens=_digest(row.input_ids),
-        labels=_digest(row.labels),
-        positions=_digest(row.position_ids),
+        tokens=checksum(row.input_ids),
+        labels=checksum(row.labels),
+        positions=checksum(row.position_ids),
         documents=tuple(
             _document(document, row, [next(patches) for _ in document.media])
             for document in row.documents
         ),
     )
+
+
+def checksum(array: NDArray[Any]) -> str:
+    """16 hexadecimal digits over an array's bytes, row-major."""
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    whole = len(flat) // (8 * WORDS) * (8 * WORDS)
+    sums = np.zeros((2, WORDS), np.uint64)
+    first, second = sums
+    for block in flat[:whole].view(np.uint64).reshape(-1, WORDS):
+        np.add(first, block, out=first)
+        np.add(second, first, out=second)
+    digest = hashlib.sha256(sums.data if whole else b"")
+    digest.update(flat[whole:].data)
+    digest.update(str(len(flat)).encode())
+    return digest.hexdigest()[:16]
 
 
 def token_checks(tokens: NDArray[np.int64]) -> str:
@@ -147,15 +166,11 @@ def _document(
                 grid=_triple(span.grid),
                 frames=tuple(map(int, span.frames)),
                 times=_times(span),
-                pixels=hashlib.sha256(np.ascontiguousarray(pixels).data).hexdigest()[:16],
+                pixels=checksum(pixels),
             )
             for span, pixels in zip(document.media, patches, strict=True)
         ),
     )
-
-
-def _digest(array: NDArray[np.int64]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array, dtype="<i8").data).hexdigest()[:16]
 
 
 def _times(span: MediaSpan) -> str:

@@ -10,7 +10,8 @@ line, which the next start ends; a step that is trained on again after a resume 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
@@ -75,16 +76,25 @@ class DigestLog:
         return self._hashed(steps)
 
     def _hashed(self, steps: Iterator[S]) -> Iterator[S]:
-        for step in steps:
-            rows = [record(step.number, row) for batch in step.batches for row in batch.rows()]
-            shards = {
-                (document.source, int(document.ref.shard)): document.shard
-                for batch in step.batches
-                for documents in batch.documents
-                for document in documents
-            }
-            self._ready[step.number] = rows, shards
-            yield step
+        try:
+            while (step := next(steps, None)) is not None:
+                self._hash(step)
+                passed = [step]
+                del step  # not held here while the next one is made
+                yield passed.pop()
+        finally:
+            if isinstance(steps, Generator):
+                steps.close()
+
+    def _hash(self, step: _Step) -> None:
+        rows = [record(step.number, row) for batch in step.batches for row in batch.rows()]
+        shards = {
+            (document.source, int(document.ref.shard)): document.shard
+            for batch in step.batches
+            for documents in batch.documents
+            for document in documents
+        }
+        self._ready[step.number] = rows, shards
 
     def write(self, step: int) -> None:
         """Write the rows of a step, which is being handed out.
@@ -119,6 +129,7 @@ class DigestLog:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(self._path, "a+b", buffering=0)
+            weakref.finalize(self, self._file.close)  # a loader may be dropped without close()
             if self._file.tell() and (self._file.seek(-1, 2), self._file.read(1))[1] != b"\n":
                 self._file.write(b"\n")  # a kill has cut the last line
         except OSError as error:

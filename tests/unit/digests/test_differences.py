@@ -10,7 +10,7 @@ import pytest
 from tests.unit.digests.logs import contents, row
 from zephon_mm.batch import RowContents
 from zephon_mm.digests import RowRecord, differences, record
-from zephon_mm.digests.rows import token_checks
+from zephon_mm.digests.rows import checksum, token_checks
 
 
 def test_a_record_is_its_line() -> None:
@@ -32,6 +32,22 @@ def test_checks_cover_every_token() -> None:
         at = 4 * (place // 64)
         assert changed[at : at + 4] != plain[at : at + 4]
         assert changed[:at] + changed[at + 4 :] == plain[:at] + plain[at + 4 :]
+
+
+@pytest.mark.parametrize("size", [1, 9, 8 * 2048, 8 * 2048 * 3 + 5])
+def test_a_checksum_sees_every_byte_and_its_place(size: int) -> None:
+    data = np.random.Philox(key=size).random_raw(size).astype(np.uint8)
+    plain = checksum(data)
+    assert checksum(data.copy()) == plain and len(plain) == 16
+    for place in (0, size // 2, size - 1):
+        other = data.copy()
+        other[place] ^= 128
+        assert checksum(other) != plain
+    assert checksum(np.append(data, np.uint8(0))) != plain
+    if size > 8 * 2048 * 2:  # whole blocks in another order
+        blocks = data[: 8 * 2048 * 3].reshape(3, -1)
+        assert checksum(blocks) != checksum(blocks[[1, 0, 2]])
+    assert checksum(data.reshape(1, -1)) == plain
 
 
 def changed(part: str) -> RowContents:

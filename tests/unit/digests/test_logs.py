@@ -123,6 +123,16 @@ def test_what_is_no_log_is_refused(whole: Path, tmp_path: Path) -> None:
             read_log(path)
 
 
+def test_a_log_that_is_dropped_is_closed(tmp_path: Path) -> None:
+    log = DigestLog(str(tmp_path), {}, 0, 1)
+    log._ready[0] = rows(range(1)), {}
+    log.write(0)
+    file = log._file
+    assert file is not None and not file.closed
+    del log
+    assert file.closed
+
+
 def test_a_folder_that_can_not_be_made_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="digest_log="):
