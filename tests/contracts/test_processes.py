@@ -137,7 +137,7 @@ def test_a_sample_that_kills_its_workers_is_named_at_its_place(
     tmp_path: Path, tokenizer_folder: Path
 ) -> None:
     place = 30
-    samples = [{"txt": media.sentence(i, 20)} for i in range(60)]
+    samples: list[dict[str, object]] = [{"txt": media.sentence(i, 20)} for i in range(60)]
     samples[place]["txt"] = "poison"
     config = DataConfig(
         sources=(
