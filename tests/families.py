@@ -81,7 +81,9 @@ class TinyFamily:
     def _shown(self, kind: str) -> str:
         if kind == "video":
             return self.named.get("video_token", "")
-        names = ("boi_token", "context_image_token", "image_token")
+        names = ("context_image_token", "image_token")
+        if "video_token" not in self.named:  # Gemma 3's own placeholder
+            names = ("boi_token", *names)
         return next(self.named[name] for name in names if name in self.named)
 
 
@@ -308,6 +310,56 @@ def _qwen(name: str, model: str) -> TinyFamily:
     return TinyFamily(model, config, processor)
 
 
+def _gemma4(tokenizer: Any) -> Any:
+    from transformers import Gemma4Config
+
+    tokens = {
+        f"{name}_token_id": tokenizer.convert_tokens_to_ids(token)
+        for name, token in {
+            "image": "<|image_soft|>", "video": "<|video|>", "audio": "<|audio_soft|>",
+            "boi": "<|image>", "eoi": "<image|>",
+        }.items()
+    }  # fmt: skip
+    return Gemma4Config(
+        text_config=_text(
+            tokenizer,
+            num_hidden_layers=3,
+            global_head_dim=8,
+            sliding_window=6,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+            vocab_size_per_layer_input=len(tokenizer),
+            hidden_size_per_layer_input=4,
+            use_bidirectional_attention="vision",
+            pad_token_id=tokenizer.pad_token_id,
+        ),
+        vision_config={
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "head_dim": 8,
+            "patch_size": 4,
+            "position_embedding_size": 700,
+        },
+        audio_config=None,
+        **tokens,
+    )
+
+
+def _gemma4_processor(tokenizer: Any) -> Any:
+    import transformers
+
+    sizes = {"patch_size": 4, "max_soft_tokens": 70}
+    return transformers.Gemma4Processor(
+        feature_extractor=transformers.Gemma4AudioFeatureExtractor(),
+        image_processor=transformers.Gemma4ImageProcessor(**sizes),
+        tokenizer=tokenizer,
+        video_processor=transformers.Gemma4VideoProcessor(**sizes),
+        chat_template=tokenizer.chat_template,
+    )
+
+
 FAMILIES: dict[str, TinyFamily] = {
     "qwen2_vl": _qwen("qwen2_vl", "Qwen2VLForConditionalGeneration"),
     "qwen2_5_vl": _qwen("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"),
@@ -360,5 +412,19 @@ FAMILIES: dict[str, TinyFamily] = {
             "eoi_token": "<end_of_image>",
         },
         video=False,
+    ),
+    "gemma4": TinyFamily(
+        "Gemma4ForConditionalGeneration",
+        _gemma4,
+        _gemma4_processor,
+        {
+            "image_token": "<|image_soft|>",
+            "video_token": "<|video|>",
+            "boi_token": "<|image>",
+            "eoi_token": "<image|>",
+            "audio_token": "<|audio_soft|>",
+            "boa_token": "<|audio>",
+            "eoa_token": "<audio|>",
+        },
     ),
 }

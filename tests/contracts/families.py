@@ -145,7 +145,7 @@ class Made:
     def frames(self, patches: np.ndarray[Any, Any], span: MediaSpan) -> np.ndarray[Any, Any]:
         """A clip's RGB as the model sees it, uint8 [frames, 3, height, width]."""
         layout = self.run.family.patches
-        if layout.merge_size == 1:
+        if span.grid[1:] == (1, 1):  # tiles
             return patches.reshape(-1, 3, layout.patch_size, layout.patch_size)
         shown = np.stack(list(frames_of(patches, span.grid, layout)))
         return np.ascontiguousarray(shown.transpose(0, 3, 1, 2))[: len(span.frames)]

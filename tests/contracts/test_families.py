@@ -42,6 +42,9 @@ MEDIA_TENSORS = {
     "image_sizes",
     "batch_num_images",
     "token_type_ids",
+    "image_position_ids",
+    "video_position_ids",
+    "num_frames_per_video",
 }
 IMPLIED = {"attention_mask", "pixel_attention_mask"}
 """Masks of ones where there is no padding: what a model takes them to be if they are missing."""
@@ -96,7 +99,7 @@ def test_a_document_is_what_the_processor_makes(made: Made, document: str) -> No
         elif name in IMPLIED:
             assert bool((value == 1).all())
         else:
-            assert name in {"input_ids", "mm_token_type_ids"}, name
+            assert name in {"input_ids", "mm_token_type_ids", "num_soft_tokens_per_image"}, name
     missing = (MEDIA_TENSORS & ours.keys()) - theirs.keys()
     assert not missing
 

@@ -9,6 +9,7 @@ from ..config import DataConfig
 from ..errors import ConfigError
 from .base import MediaLayout, ModelFamily
 from .gemma3 import Gemma3
+from .gemma4 import Gemma4
 from .internvl import InternVL
 from .llava_onevision import LlavaOnevision
 from .qwen2_5_vl import Qwen2_5VL
@@ -51,6 +52,7 @@ FAMILIES: dict[str, FamilyClass] = {
     "idefics3": Idefics3,
     "smolvlm": SmolVLM,
     "gemma3": Gemma3,
+    "gemma4": Gemma4,
 }
 
 

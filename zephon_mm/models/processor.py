@@ -99,6 +99,28 @@ def read_folder(folder: Path) -> ModelFolder:
     )
 
 
+def read_named_tokens(folder: Path, *names: str) -> list[str]:
+    """Control tokens as ``tokenizer_config.json`` names them. Raises ConfigError if one is missing.
+
+    transformers writes the names of a model's own tokens, such as ``boi_token``, beside the others
+    or under ``extra_special_tokens`` or ``model_specific_special_tokens``.
+    """
+    settings = _read(folder / "tokenizer_config.json")
+    known = dict(settings)
+    for part in ("extra_special_tokens", "model_specific_special_tokens"):
+        if isinstance(settings.get(part), dict):
+            known |= settings[part]
+    found = [known.get(name) for name in names]
+    tokens = [value.get("content") if isinstance(value, dict) else value for value in found]
+    for name, token in zip(names, tokens, strict=True):
+        if not isinstance(token, str):
+            raise ConfigError(
+                f"{folder}/tokenizer_config.json has no {name}, which the model family needs: name "
+                "the tokenizer of a model of this family"
+            )
+    return [str(token) for token in tokens]
+
+
 def read_settings(
     defaults: ProcessorSettings, folder: Path, config: DataConfig
 ) -> ProcessorSettings:

@@ -283,3 +283,31 @@ def test_masks_of_two_documents_by_hand() -> None:
 def test_numbers_in_words(number: int, words: str) -> None:
     """As num2words 0.5 writes them."""
     assert number_words(number) == words
+
+
+def test_sizes_of_gemma4_are_its_processors(tmp_path: Path) -> None:
+    from transformers.models.gemma4.image_processing_gemma4 import get_aspect_ratio_preserving_size
+
+    tokenizer = load_tokenizer(FAMILIES["gemma4"].write(tmp_path))
+    family: Any = build_family(config("gemma4"), tokenizer)
+    for height, width in [*sizes(3), (3000, 4000), (1, 5000), (5000, 2)]:
+        want = get_aspect_ratio_preserving_size(height, width, 4, 70 * 9, 3)
+        layout = family.layout_image(height, width)
+        assert layout.size == want and layout.grid == (1, want[0] // 4, want[1] // 4)
+        assert family.layout_video(5, height, width).grid == (5, *layout.grid[1:])
+    span = picture(family, 300, 200)
+    whole = span.stop
+    for most in (whole - 1, 40, 10, 5):
+        found = family.shrink(span, most, 10**6)
+        assert found.stop == len(family.block(found)) <= most
+        assert found.size[0] % 12 == found.size[1] % 12 == 0
+    assert json.loads(json.dumps(family.settings()))["both_ways"] is True
+    path = tmp_path / "config.json"
+    text = json.loads(path.read_text())
+    text["text_config"]["use_bidirectional_attention"] = "all"
+    path.write_text(json.dumps(text))
+    with pytest.raises(ConfigError, match="use_bidirectional_attention='all'"):
+        build_family(config("gemma4"), tokenizer)
+    path.write_text("{}")
+    with pytest.raises(ConfigError, match="sliding_window"):
+        build_family(config("gemma4"), tokenizer)
