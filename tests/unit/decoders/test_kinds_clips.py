@@ -55,7 +55,7 @@ STRUCTURES: dict[str, Made] = {
     "RADL": hevc("open-gop=0:radl=2:keyint=6:bframes=3"),
     "temporal layers": hevc("temporal-layers=3:keyint=8:bframes=3:b-adapt=0"),
     "field pictures": hevc("field=1:keyint=6:bframes=2"),
-    "sums of frames": hevc("hash=1:open-gop=1:keyint=5:bframes=3"),
+    "sums of frames": hevc("hash=1:open-gop=1:keyint=5:bframes=3") | {"size": (96, 160)},
     "12 bit": hevc("keyint=5:bframes=2", pix_fmt="yuv420p12le"),
     "grey HEVC": hevc("keyint=5:bframes=2", pix_fmt="gray"),
     "layers in time": vp9(**{"ts-parameters": LAYERS, "error-resilient": "1"}),
