@@ -114,6 +114,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--cache-bytes", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", default=["image_text", "video_text"])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -130,11 +131,9 @@ def main() -> None:
             found: tuple[int, int] = pipe.recv()
             return found
 
-        kinds = (
-            ("image_text", write_pictures(folder, 400)),
-            ("video_text", write_clips(folder, 80)),
-        )
-        for kind, path in kinds:
+        write = {"image_text": (write_pictures, 400), "video_text": (write_clips, 80)}
+        for kind in options.kinds:
+            path = write[kind][0](folder, write[kind][1])
 
             def config(urls: str, kind: str = kind) -> DataConfig:
                 return DataConfig(

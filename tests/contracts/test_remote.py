@@ -59,7 +59,7 @@ def moved(config: DataConfig, web: Web) -> DataConfig:
     return replace(config, sources=sources)
 
 
-@pytest.mark.parametrize(("backend", "cached"), [("threads", False), ("processes", True)])
+@pytest.mark.parametrize(("backend", "cached"), [("threads", False), ("serial", True)])
 def test_equal_batches_whatever_the_network_does(
     few: DataConfig,
     local: tuple[str, list[str]],
@@ -70,7 +70,7 @@ def test_equal_batches_whatever_the_network_does(
 ) -> None:
     execution = ExecutionConfig(
         backend=backend,  # type: ignore[arg-type]
-        workers=1 if backend == "processes" else 2,
+        workers=2,
         storage_timeout=1.0,
         read_retries=6,
         cache_dir=str(tmp_path / "cache"),
@@ -84,7 +84,7 @@ def test_equal_batches_whatever_the_network_does(
     assert not web.faults
     asked = len(web.of_shards())
     if cached:  # all that it needs is here now
-        assert digests(moved(few, web), replace(execution, backend="serial")) == local
+        assert digests(moved(few, web), execution) == local
         assert len(web.of_shards()) == asked
 
 
