@@ -26,7 +26,7 @@ from zephon_mm.errors import ConfigError
 from zephon_mm.models import build_family, load_tokenizer, save_processor
 from zephon_mm.models.smolvlm import number_words
 from zephon_mm.pipeline.run import open_run
-from zephon_mm.sample import MeasuredDocument, SampleRef
+from zephon_mm.sample import MeasuredDocument, Rejected, SampleRef
 
 from . import media
 from .families import DOCUMENTS, Made, config, make, takes
@@ -287,3 +287,21 @@ def test_a_processor_object_is_saved_and_read(made: Made, tmp_path: Path) -> Non
     folder = save_processor(part, tmp_path / "new", model_config)
     found = build_family(replace(made.run.config, tokenizer=folder), load_tokenizer(folder))
     assert found.settings() == made.run.family.settings()
+
+
+def test_media_that_a_family_does_not_take_are_dropped(made: Made, tmp_path: Path) -> None:
+    """Counted with the reason, also in a conversation, where its template has no place for them."""
+    if FAMILIES[made.name].video:
+        return
+    clip = media.clip(1, 3)
+    turns = [{"from": "human", "value": "<video>?"}, {"from": "gpt", "value": "Yes."}]
+    samples: dict[str, list[dict[str, object]]] = {
+        "interleaved": [{"mp4": clip, "json": json.dumps([{"video": "mp4"}, {"text": "a"}])}],
+        "chat": [{"mp4": clip, "json": json.dumps({"conversations": turns, "video": "mp4"})}],
+    }
+    for form, sample in samples.items():
+        urls = media.write(tmp_path / form, "clips", iter(sample), 1)
+        run = open_run(config(made.name, made.folder, urls, format=form), SERIAL)
+        (found,) = run.measure([SampleRef(0, 0, 0, 0, 0)])
+        assert isinstance(found, Rejected) and found.outcome == "dropped", found
+        assert f"model '{made.name}' takes no videos" in found.reason
