@@ -10,7 +10,7 @@ A JSON row a step: size of the state, seconds and CPU seconds from nothing to th
 of measuring the live documents alone, and the ratio to a cold start and 1.2 times that.
 
 ``--short`` takes short texts, small pictures, rows of 128 tokens, 2 lanes and a small vocabulary,
-so that step 100,000 is a minute away: ``--short --at 10 100 1000 10000 100000``.
+so that step 100,000 is some minutes away: ``--short --at 10 100 1000 10000 100000``.
 """
 
 from __future__ import annotations
