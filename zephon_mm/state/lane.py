@@ -15,6 +15,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..errors import StateError
 
@@ -28,8 +29,7 @@ _QUANTUM = 512  # sizes are multiples of this, so that they do not waver with wh
 _ENDED, _HAS_REST = 1, 2
 
 
-@dataclass(frozen=True, slots=True)
-class LiveDocument:
+class LiveDocument(NamedTuple):
     """A waiting document: its draw, and which part of it if it was cut or re-laid (``fitted``)."""
 
     source: int
@@ -75,7 +75,7 @@ class LaneState:
                     f"source {name!r} was removed and lane {self.lane} still has documents of it "
                     "waiting to be packed: keep the source with weight 0 until they are used"
                 )
-            return replace(document, source=new.index(name))
+            return document._replace(source=new.index(name))
 
         index = {name: number for number, name in enumerate(old)}
         kept = [index.get(name) for name in new]
@@ -106,15 +106,7 @@ class LaneState:
         for position, counts in zip(self.positions, self.counts, strict=True):
             out += _SOURCE.pack(position, *counts)
         documents = [*self.live, *([self.rest] if self.rest else [])]
-        _put(out, len(documents))
-        last = list(self.positions)
-        for document in documents:
-            _put(out, 2 * document.source + (document.fitted > 0))
-            _put(out, _zigzag(document.position - last[document.source]))
-            last[document.source] = document.position
-            if document.fitted:
-                for value in (document.start, document.stop, document.fitted):
-                    _put(out, value)
+        _put_documents(out, documents, self.positions)
         out += bytes(-(len(out) + _TAIL.size + _CRC.size) % _QUANTUM)
         out += _TAIL.pack(self.checksum, self.digest)
         return bytes(out + _CRC.pack(zlib.crc32(out)))
@@ -168,6 +160,32 @@ def _documents(values: Iterator[int], positions: Sequence[int]) -> list[LiveDocu
     return documents
 
 
+def _put_documents(
+    out: bytearray, documents: Sequence[LiveDocument], positions: Sequence[int]
+) -> None:
+    """Their number and each of them: the loop that the time of a checkpoint goes into."""
+    _put(out, len(documents))
+    last = list(positions)
+    append = out.append
+    for source, position, start, stop, fitted in documents:
+        distance = position - last[source]
+        last[source] = position
+        distance = 2 * distance if distance >= 0 else -2 * distance - 1
+        if fitted or source > 63 or distance > 16383:
+            _put(out, 2 * source + (fitted > 0))
+            _put(out, distance)
+            if fitted:
+                for value in (start, stop, fitted):
+                    _put(out, value)
+            continue
+        append(2 * source)  # one byte, and one or two: nearly all of them
+        if distance < 128:
+            append(distance)
+        else:
+            append(distance & 127 | 128)
+            append(distance >> 7)
+
+
 def _put(out: bytearray, value: int) -> None:
     while value > 127:
         out.append(value & 127 | 128)
@@ -184,10 +202,6 @@ def _varints(data: bytes, at: int, end: int) -> Iterator[int]:
         else:
             yield value
             value = shift = 0
-
-
-def _zigzag(value: int) -> int:
-    return 2 * value if value >= 0 else -2 * value - 1
 
 
 def _unzigzag(value: int) -> int:

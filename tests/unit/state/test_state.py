@@ -23,7 +23,10 @@ from zephon_mm.state import (
 )
 
 u48 = st.integers(0, 2**48 - 1)
-live = st.builds(LiveDocument, source=st.integers(0, 2), position=u48) | st.builds(
+zero = st.just(0)
+live = st.builds(
+    LiveDocument, source=st.integers(0, 2), position=u48, start=zero, stop=zero, fitted=zero
+) | st.builds(
     LiveDocument,
     source=st.integers(0, 2),
     position=u48,
