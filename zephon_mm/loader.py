@@ -281,9 +281,14 @@ class Loader(Checkpoints):
         """``brief``: for less work than it would cost to start processes."""
         self._budget = ByteBudget(self.execution.memory_budget)
         name = self.execution.backend
-        if brief and name == "processes":
+        if brief and name in ("processes", "ray"):
             name = "threads"
-        return open_backend(name, workers=self.execution.workers, budget=self._budget)
+        return open_backend(
+            name,
+            workers=self.execution.workers,
+            budget=self._budget,
+            ray_address=self.execution.ray_address,
+        )
 
     def _known_end(self, backend: Backend | None = None) -> int | None:
         """The step at which the run ends, counted once, on ``backend`` or one of its own."""

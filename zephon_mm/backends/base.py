@@ -19,6 +19,7 @@ Invariants that all backends keep:
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
@@ -35,6 +36,7 @@ __all__ = [
     "Cancelled",
     "ForkedError",
     "Ticket",
+    "brief",
     "check_process",
     "describe",
     "failed_before",
@@ -65,6 +67,15 @@ def failed_before(error: str) -> Cancelled:
 def describe(error: BaseException) -> str:
     """``ValueError: what it says``."""
     return f"{type(error).__name__}: {error}"
+
+
+_short = reprlib.Repr()
+_short.maxother = _short.maxstring = 300
+
+
+def brief(item: object) -> str:
+    """Its ``repr``, cut for a message."""
+    return _short.repr(item)
 
 
 class ForkedError(ZephonError, RuntimeError):

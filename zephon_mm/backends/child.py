@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from zephon_mm.backends.callables import Callables
 from zephon_mm.backends.shared import IdleRoom, Leases
 from zephon_mm.errors import ConfigError, WorkerError
 
-__all__ = ["Setup", "WorkerProcess", "describe_exit"]
+__all__ = ["ONE_THREAD", "Setup", "WorkerProcess", "describe_exit"]
 
 SHARED_FROM_BYTES: Final = 128 << 10
 """Arrays of at least so many bytes come through shared memory, smaller ones through the socket."""
@@ -45,7 +45,7 @@ from zephon_mm.backends.worker import main
 main(link, setup)
 """
 
-_ONE_THREAD: Final = {
+ONE_THREAD: Final = {
     name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 } | {"TOKENIZERS_PARALLELISM": "false"}
 """For the libraries in a worker, before they are loaded: parallelism is over items."""
@@ -53,10 +53,21 @@ _ONE_THREAD: Final = {
 
 @dataclass(frozen=True)
 class Setup:
-    """What every worker of a backend is started with."""
+    """What every worker of a backend is started with.
+
+    Attributes:
+        folder: this process's working folder; None: it was removed.
+        facts: what ``worker.main`` is given, as JSON carries it.
+    """
 
     folder: str | None
-    message: bytes
+    facts: Mapping[str, Any]
+
+    @property
+    def message(self) -> bytes:
+        """The facts on the wire, after their length."""
+        message = json.dumps(self.facts).encode()
+        return len(message).to_bytes(8, "little") + message
 
     @classmethod
     def here(cls) -> Setup:
@@ -76,14 +87,13 @@ class Setup:
         except OSError:  # it was removed
             folder = None
         path = [os.path.abspath(entry) if folder else entry for entry in sys.path]
-        setup = {
+        facts = {
             "parent": os.getpid(),
             "path": path,
             "main": _main_module(),
             "shared_from": SHARED_FROM_BYTES,
         }
-        message = json.dumps(setup).encode()
-        return cls(folder, len(message).to_bytes(8, "little") + message)
+        return cls(folder, facts)
 
 
 def _main_module() -> dict[str, str]:
@@ -130,7 +140,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 cwd=setup.folder,
-                env=os.environ | _ONE_THREAD,
+                env=os.environ | ONE_THREAD,
             )
         except BaseException:
             self._link.close()

@@ -188,6 +188,15 @@ class Pool:
                 ticket.value = ticket.error = None
                 self.admission.settle(ticket.cost_bytes)
 
+    def put_back(self, ticket: PoolTicket[Any]) -> None:
+        """In a worker: the item can't be done here; the next one that is free takes it first."""
+        with self.lock:
+            if ticket.state == _RUNNING:
+                self.running.discard(ticket)
+                self._begin(ticket, first=True)
+            else:
+                self.finish(ticket)
+
     def close(self, join_seconds: float) -> None:
         if os.getpid() != self.pid:
             return

@@ -16,7 +16,6 @@ An item costs about 0.2 ms over a plain call; arrays come back through shared me
 from __future__ import annotations
 
 import logging
-import reprlib
 import signal
 import sys
 import threading
@@ -24,7 +23,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from zephon_mm.backends.base import CLOSE_SECONDS, FINAL_SECONDS
+from zephon_mm.backends.base import CLOSE_SECONDS, FINAL_SECONDS, brief
 from zephon_mm.backends.budget import ByteBudget
 from zephon_mm.backends.callables import Callables
 from zephon_mm.backends.child import Setup, WorkerProcess, describe_exit
@@ -42,9 +41,6 @@ __all__ = ["ProcessesBackend"]
 _log = logging.getLogger(__name__)
 
 _TRIES: Final = 3
-
-_short = reprlib.Repr()
-_short.maxother = _short.maxstring = 300
 
 
 class ProcessesBackend:
@@ -210,13 +206,13 @@ class _Seat:
                 "%s died (%s) at %s, time %d of %d",
                 self._name,
                 ends[-1],
-                _short.repr(item),
+                brief(item),
                 len(ends),
                 _TRIES,
             )
         return None, WorkerDiedError(
             f"{_TRIES} worker processes died of it, one after the other ({'; '.join(ends)}), at "
-            f"{_short.repr(item)}. SIGKILL is mostly the kernel for want of memory: fewer workers "
+            f"{brief(item)}. SIGKILL is mostly the kernel for want of memory: fewer workers "
             "or a smaller memory_budget; SIGSEGV or SIGABRT is a crash in a library, whose stack "
             "is on stderr: repair or remove the sample"
         )

@@ -27,7 +27,7 @@ from zephon_mm.backends.outcome import call
 from zephon_mm.backends.shared import Buffers
 from zephon_mm.errors import WorkerError
 
-__all__ = ["SIGNALS", "main"]
+__all__ = ["SIGNALS", "answer", "import_main", "main", "pack"]
 
 SIGNALS: Final = (
     signal.SIGINT,
@@ -54,7 +54,7 @@ def main(link: socket.socket, setup: dict[str, Any]) -> None:
     _ignore_signals()
     if sys.stderr is not None:
         faulthandler.enable()  # says where a library crashed
-    received = Received(lambda: _import_main(setup["main"]))
+    received = Received(lambda: import_main(setup["main"]))
     buffers = Buffers()
     with contextlib.suppress(EOFError, ConnectionError):
         wire.send(link, ())  # ready
@@ -67,6 +67,18 @@ def _serve(link: socket.socket, received: Received, buffers: Buffers, shared_fro
     task = wire.Task(*wire.receive(link)[0])
     buffers.release(task.free)
     buffers.drop(task.dropped)
+    outcome, counts = answer(received, task)
+    fd = None
+    try:
+        result, fd = _pack(outcome, counts, buffers, shared_from)
+        wire.send(link, result, fd)
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def answer(received: Received, task: wire.Task) -> tuple[tuple[Any, BaseException | None], Any]:
+    """What the callable returned or raised, and its counts; buffers are the caller's."""
     for number in task.forgotten:
         received.forget(number)
     for number, data in task.objects:
@@ -77,27 +89,27 @@ def _serve(link: socket.socket, received: Received, buffers: Buffers, shared_fro
         outcome = call(fn, received.load(task.item))
     except Exception as error:
         outcome = None, error
-    counts = fn.take_counts() if hasattr(fn, "take_counts") else None
-    fd = None
-    try:
-        result, fd = _pack(outcome, counts, buffers, shared_from)
-        wire.send(link, result, fd)
-    finally:
-        if fd is not None:
-            os.close(fd)
+    return outcome, fn.take_counts() if hasattr(fn, "take_counts") else None
 
 
-def _pack(
-    outcome: tuple[Any, BaseException | None], counts: Any, buffers: Buffers, shared_from: int
-) -> tuple[wire.Result, int | None]:
+def pack(
+    outcome: tuple[Any, BaseException | None], shared_from: int
+) -> tuple[bytes, list[memoryview]]:
+    """``wire.dump`` of an outcome; a value that does not pickle becomes an error that says so."""
     try:
-        body, arrays = wire.dump(outcome, shared_from)
+        return wire.dump(outcome, shared_from)
     except Exception as error:
         problem = WorkerError(
             f"a result of type {type(outcome[0]).__name__} can't be sent from a worker process "
             f"({type(error).__name__}: {error}): use backend='threads', or return what pickles"
         )
-        body, arrays = wire.dump((None, problem), shared_from)
+        return wire.dump((None, problem), shared_from)
+
+
+def _pack(
+    outcome: tuple[Any, BaseException | None], counts: Any, buffers: Buffers, shared_from: int
+) -> tuple[wire.Result, int | None]:
+    body, arrays = pack(outcome, shared_from)
     if not arrays:
         return wire.Result(body, None, [], counts), None
     number, size, spans, fd = buffers.write(arrays)
@@ -128,7 +140,7 @@ def _ignore_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-def _import_main(names: dict[str, str]) -> None:
+def import_main(names: dict[str, str]) -> None:
     """Import the parent's main module, as multiprocessing does: not as ``__main__``."""
     from multiprocessing import process, spawn
 

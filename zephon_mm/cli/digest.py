@@ -32,7 +32,7 @@ def digest(
     steps: Annotated[int, typer.Option(min=1, help="Steps to print.")] = 10,
     dp_size: Annotated[int, typer.Option(min=1, help="Data-parallel ranks, run in turn.")] = 1,
     backend: Annotated[
-        str | None, typer.Option(help="Instead of the config's: serial, threads, processes.")
+        str | None, typer.Option(help="Instead of the config's: serial, threads, processes, ray.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Instead of its workers.")] = None,
     pixels: Annotated[

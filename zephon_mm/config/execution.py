@@ -16,8 +16,12 @@ class ExecutionConfig:
     Args:
         backend: ``threads`` of this process; worker ``processes``, for what Python code of yours
             or the trainer's keeps the interpreter busy with, and so that a crash of a library ends
-            a worker and not the run (Linux); or ``serial``, in the caller's thread.
-        workers: worker threads or processes; None: one a CPU, at most 8.
+            a worker and not the run (Linux); workers on a cluster of ``ray``, whose CPUs help those
+            of the trainer's host; or ``serial``, in the caller's thread.
+        workers: worker threads, processes or Ray actors; None: one a CPU of this host, at most 8.
+        ray_address: of the cluster for ``ray``, as ``ray.init`` takes it: ``host:port``, ``auto``
+            for the one that `ray start` started here, ``local`` for one of this run's own. None:
+            the connection that the program has made, or what ``RAY_ADDRESS`` names, or ``local``.
         prefetch: finished steps that may wait for the trainer.
         memory_budget: bytes of media and pixels in flight; an item above it goes alone.
         decoder: the video library; it must give pixels of the run's ``pixel_class``. ``auto`` is
@@ -43,8 +47,9 @@ class ExecutionConfig:
             ``zephon-mm verify``; a run that goes on adds to it. None: no log.
     """
 
-    backend: Literal["serial", "threads", "processes"] = "threads"
+    backend: Literal["serial", "threads", "processes", "ray"] = "threads"
     workers: int | None = None
+    ray_address: str | None = None
     prefetch: int = 2
     memory_budget: int = 2 << 30
     decoder: Literal["auto", "pyav", "torchcodec", "decord", "dali-cpu"] = "auto"
@@ -62,10 +67,16 @@ class ExecutionConfig:
 
     def __post_init__(self) -> None:
         check(
-            self.backend in ("serial", "threads", "processes"),
-            f"backend={self.backend!r} must be serial, threads or processes",
+            self.backend in ("serial", "threads", "processes", "ray"),
+            f"backend={self.backend!r} must be serial, threads, processes or ray",
         )
         whole("workers", self.workers, optional=True)
+        if self.ray_address is not None:
+            text("ray_address", self.ray_address)
+            check(
+                self.backend == "ray",
+                f"ray_address={self.ray_address!r} is for backend='ray', not {self.backend!r}",
+            )
         whole("prefetch", self.prefetch)
         whole("memory_budget", self.memory_budget)
         check(
