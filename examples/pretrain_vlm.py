@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForImageTextToText
 
-from zephon_mm import Batch, Loader, merge_states
+from zephon_mm import Batch, Loader
 from zephon_mm.config import load_yaml
 from zephon_mm.demo.model import tiny_model
 from zephon_mm.models import load_tokenizer
@@ -54,11 +54,10 @@ def backward(model: torch.nn.Module, loader: Loader, batch: Batch) -> float:
 
 def save(path: Path, loader: Loader, model: torch.nn.Module, optimizer: torch.optim.Optimizer):
     """Weights, optimiser and the loader states of all ranks, in one file."""
-    states = [None] * loader.dp_size
-    dist.all_gather_object(states, loader.state_dict())
+    state = loader.gather_state()
     if loader.dp_rank == 0:
         data = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save({**data, "loader": json.dumps(merge_states(states))}, f"{path}.part")
+        torch.save({**data, "loader": json.dumps(state)}, f"{path}.part")
         os.replace(f"{path}.part", path)
     dist.barrier()
 
