@@ -12,6 +12,7 @@ from pathlib import Path
 
 import av
 import numpy as np
+from av.video.frame import PictureType
 
 FOLDER = Path(__file__).with_name("gpu_clips")
 CLIPS = {
@@ -60,6 +61,7 @@ def encode(
         for _ in range(frames):
             frame = graph.vpull().reformat(format=pix_fmt)
             frame.pts = None
+            frame.pict_type = PictureType.NONE  # the filter marks all as key frames
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
 
