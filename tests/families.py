@@ -340,6 +340,7 @@ def _gemma4(tokenizer: Any) -> Any:
             "num_key_value_heads": 4,
             "head_dim": 8,
             "patch_size": 4,
+            "pooling_kernel_size": 2,
             "position_embedding_size": 700,
         },
         audio_config=None,
@@ -350,7 +351,7 @@ def _gemma4(tokenizer: Any) -> Any:
 def _gemma4_processor(tokenizer: Any) -> Any:
     import transformers
 
-    sizes = {"patch_size": 4, "max_soft_tokens": 70}
+    sizes = {"patch_size": 4, "max_soft_tokens": 70, "pooling_kernel_size": 2}
     return transformers.Gemma4Processor(
         feature_extractor=transformers.Gemma4AudioFeatureExtractor(),
         image_processor=transformers.Gemma4ImageProcessor(**sizes),

@@ -251,13 +251,12 @@ def test_only_the_assistants_words_are_learnt(made: Made, tmp_path: Path) -> Non
     assert found.tokens.tolist() == want["input_ids"][0].tolist()
 
 
-@pytest.mark.parametrize("length", [40, 100])
 @torch.no_grad()
-def test_the_model_takes_what_the_loader_yields(made: Made, model: Any, length: int) -> None:
+def test_the_model_takes_what_the_loader_yields(made: Made, model: Any) -> None:
     """P11: in rows too short for many documents, placeholders still are as many as features."""
     data = replace(
         made.run.config,
-        sequence_length=length,
+        sequence_length=64,
         global_batch=2,
         lanes=2,
         stop=Stop(epochs=2),
