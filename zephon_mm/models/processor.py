@@ -76,7 +76,11 @@ class ModelFolder:
 
     @property
     def images_kwargs(self) -> Mapping[str, Any]:
-        """What the processor passes on to its image processor, over that one's own settings."""
+        """What the processor is called with as ``images_kwargs``, if it is not its class's default.
+
+        transformers 5.24 writes none and reads none: a user who calls the processor so puts it
+        there for training to do the same.
+        """
         return self.processor.get("images_kwargs") or {}
 
     @property
