@@ -18,7 +18,7 @@ KERNELS = ROOT / "kernels" / "zephon_mm_kernels"
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "rng", "patches", "config", "sample"}),
-    frozenset({"decoders", "models", "media", "formats", "shards", "batch", "collate"}),
+    frozenset({"decoders", "models", "media", "formats", "shards", "batch", "collate", "context"}),
     frozenset({"stages", "sequencer", "plan", "backends", "state"}),
     frozenset({"pipeline", "digests"}),
     frozenset({"distributed"}),
