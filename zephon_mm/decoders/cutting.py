@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from ..errors import MediaError
 from ..media.info import VideoInfo
+from ..media.limits import MAX_PACKETS, MAX_PIXELS
 from ..media.probe_video import is_shown
 from . import pyav_stream as clip
 from .base import Bytes, DecodedFrame, rgb_frame
@@ -44,11 +45,6 @@ INTRA_CODECS = frozenset(("mjpeg",))
 
 RATE = 25
 """Frames a second of the small clips; means nothing."""
-
-MAX_PACKETS = 1 << 24
-MAX_PIXELS = 1 << 42
-"""Packets times stored size that one call may send to a library, as the reference's limits."""
-
 
 MAX_HELD_BYTES = 1 << 28
 """RGB of one run that is held at a time; a single frame may be larger."""
