@@ -9,10 +9,12 @@ missing library or folder must not pass for a green run.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.ray_nodes import Nodes, connected
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,6 +36,13 @@ def cases(request: pytest.FixtureRequest) -> Path:
     if folder is None:
         pytest.skip("needs --cases DIR")
     return Path(folder).resolve()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Nodes]:
+    """Ray, started once: it takes seconds."""
+    with connected() as nodes:
+        yield nodes
 
 
 @pytest.hookimpl(wrapper=True)

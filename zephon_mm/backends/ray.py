@@ -214,7 +214,7 @@ class _Crew:
         """How the actors ended that were lost at an item."""
         with self._lock:
             if new:
-                self.session.keep_logs = True
+                self.session.keep_logs()
                 self._losses.setdefault(ticket, []).extend(new)
             return list(self._losses.get(ticket, ()))
 
@@ -315,8 +315,9 @@ class _Seat:
         ticket.error = WorkerDiedError(
             f"{_TRIES} Ray workers died of it, one after the other ({'; '.join(ends)}), at {item}. "
             "Ray's memory monitor and the kernel kill for want of memory: fewer workers or a "
-            "smaller memory_budget; a crash in a library leaves its stack in Ray's logs"
-            f"{self._crew.session.logs()}: repair or remove the sample"
+            "smaller memory_budget; a crash in a library leaves its stack in Ray's logs "
+            f"({self._crew.session.folder or '/tmp/ray/session_latest'}/logs on its node): "
+            "repair or remove the sample"
         )
         return True
 

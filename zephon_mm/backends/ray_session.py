@@ -5,22 +5,25 @@ makes one, to the cluster that is named or to a local one of its own, and the la
 it: a cluster of others goes on, a local one ends with all of its processes.
 
 A local cluster is started by a thread that lives as long as it does: the kernel ends Ray's
-processes when the thread that started them is gone, so they never outlive this process, however it
-ends. In that thread Ray also can't put a handler of its own on the trainer's SIGTERM.
+processes when the thread that started them is gone, so they don't outlive this process, however it
+ends; ``ray_reaper`` ends those that Ray's processes started, and removes the logs. In that thread
+Ray also can't put a handler of its own on the trainer's SIGTERM.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
+import multiprocessing.spawn
 import os
-import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
+from zephon_mm.backends import ray_reaper
 from zephon_mm.backends.base import ForkedError
 from zephon_mm.errors import MissingDependencyError, WorkerError
 
@@ -56,14 +59,13 @@ class Session:
     Attributes:
         local: the cluster is our own.
         folder: of a local cluster, where Ray logs.
-        keep_logs: a worker died: the folder is not removed at the end.
     """
 
     def __init__(self, ray: Any) -> None:
         self.ray = ray
         self.local = False
         self.folder = ""
-        self.keep_logs = False
+        self._reaper: subprocess.Popen[bytes] | None = None
         self._pid = os.getpid()
         self._holders = 1
         self._thread: threading.Thread | None = None
@@ -118,9 +120,9 @@ class Session:
             self._end.set()
             self._thread.join()
 
-    def logs(self) -> str:
-        """Where the logs of a cluster of our own stay, for messages."""
-        return f" ({self.folder}/logs)" if self.folder else ""
+    def keep_logs(self) -> None:
+        """A worker died: the folder of a local cluster is not removed at the end."""
+        self._tell("keep")
 
     def alive(self) -> bool:
         """Whether Ray is still connected."""
@@ -138,7 +140,7 @@ class Session:
                 "object_store_memory": _store_size(store_bytes),
             }
         self._thread = threading.Thread(
-            target=self._live, args=(how,), name="zephon_mm-ray", daemon=True
+            target=self._live, args=(how,), name="zephon_mm_ray_session", daemon=True
         )
         self._thread.start()
         try:
@@ -155,27 +157,53 @@ class Session:
                 "that runs (ray_address, or RAY_ADDRESS), or use backend='processes'"
             ) from error
 
+    def _tell(self, line: str) -> None:
+        if self._reaper is not None and self._reaper.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):  # it is gone, or told to end
+                self._reaper.stdin.write(f"{line}\n".encode())
+                self._reaper.stdin.flush()
+
     def _live(self, how: dict[str, Any]) -> None:
         """In the thread: connect, stay until the end, disconnect."""
         try:
+            if self.local:
+                self._reaper = _start_reaper()
             with _quiet():
                 context = self.ray.init(**how, log_to_driver=False, configure_logging=False)
             if self.local:
                 self.folder = context.address_info["session_dir"]
+                self._tell(self.folder)
+            del context
         except BaseException as error:
             self._error = error
-            self._ready.set()
-            return
-        del context
         self._ready.set()
-        self._end.wait()
-        with _quiet():
-            self.ray.shutdown()
-        if self.folder and not self.keep_logs:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self._error is None:
+            self._end.wait()
+            with _quiet():
+                self.ray.shutdown()
+        if self._reaper is not None:
+            self._reaper.communicate()
 
 
-@contextmanager
+def _start_reaper() -> subprocess.Popen[bytes]:
+    """See ``ray_reaper``; in a session of its own, so that what ends the trainer's group spares it.
+
+    Raises:
+        OSError: it can't be started.
+    """
+    return subprocess.Popen(
+        [
+            os.fsdecode(multiprocessing.spawn.get_executable() or sys.executable),
+            *("-I", "-S", ray_reaper.__file__, str(os.getpid())),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
+
+
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Nothing but errors from Ray's loggers, as they start and end."""
     logger = logging.getLogger("ray")
