@@ -207,8 +207,8 @@ class DataConfig:
             ``raise`` stops.
         max_consecutive_quarantined: failures in a row in a lane that stop the run.
         pixel_class: which pixels of clips are trained on: ``planes-v1`` (exact planes, resized by
-            this package: the same on every exact decoder), ``rgb-decord`` or ``rgb-dali-cpu`` (the
-            RGB of that library, equal to no other).
+            this package: the same on every exact decoder), ``rgb-decord``, ``rgb-dali-cpu`` or
+            ``rgb-dali-gpu`` (the RGB of that library, equal to no other).
     """
 
     sources: tuple[Source, ...]
@@ -226,7 +226,7 @@ class DataConfig:
     mixture: Literal["samples", "tokens"] = "samples"
     on_bad_sample: Literal["quarantine", "raise"] = "quarantine"
     max_consecutive_quarantined: int = 1000
-    pixel_class: Literal["planes-v1", "rgb-decord", "rgb-dali-cpu"] = "planes-v1"
+    pixel_class: Literal["planes-v1", "rgb-decord", "rgb-dali-cpu", "rgb-dali-gpu"] = "planes-v1"
 
     def __post_init__(self) -> None:
         if isinstance(self.sources, list):
@@ -317,4 +317,4 @@ SECTIONS: dict[str, type] = {
     "stop": Stop,
 }
 
-PIXEL_CLASSES = ("planes-v1", "rgb-decord", "rgb-dali-cpu")
+PIXEL_CLASSES = ("planes-v1", "rgb-decord", "rgb-dali-cpu", "rgb-dali-gpu")

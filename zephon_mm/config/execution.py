@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from .checks import check, instance, positive, text, whole
+
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?|auto")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,14 @@ class ExecutionConfig:
             the class's own: ``pyav`` for ``planes-v1``. ``torchcodec`` gives the same planes of the
             clips that ``index --verify`` found clean, and leaves the others to ``pyav``.
         image_decoder: ``pillow``, or ``torchvision`` for the pictures in which it is equal.
-        device: where pixels are made; ``cpu`` is the only one yet.
+        device: where pixels are made and batches lie: ``cpu``; ``cuda`` or ``cuda:1`` (clips are
+            decoded by NVDEC and cut into patches on the GPU; clips that it doesn't decode, those
+            not marked clean and pictures are made on the CPU, byte for byte the same, and sent
+            there); or ``auto``: a GPU if all that it takes is there, as the log says. With a
+            ``decoder`` named, that one decodes, on the CPU. Needs ``threads`` or ``serial``: what
+            lies on a GPU does not leave its process.
+        surface_budget: bytes on the GPU for frames of clips that are being decoded; a clip above
+            it goes alone. Patches that wait are counted by ``memory_budget``.
         cache_dir: where indices go when a shard's own folder can't be written; None: the user's
             cache folder.
         read_retries: tries after a failed read, before the failure is raised.
@@ -52,9 +62,10 @@ class ExecutionConfig:
     ray_address: str | None = None
     prefetch: int = 2
     memory_budget: int = 2 << 30
-    decoder: Literal["auto", "pyav", "torchcodec", "decord", "dali-cpu"] = "auto"
+    decoder: Literal["auto", "pyav", "torchcodec", "decord", "dali-cpu", "dali-gpu"] = "auto"
     image_decoder: Literal["pillow", "torchvision"] = "pillow"
-    device: Literal["cpu"] = "cpu"
+    device: str = "cpu"
+    surface_budget: int = 1 << 30
     cache_dir: str | None = None
     read_retries: int = 3
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -74,20 +85,31 @@ class ExecutionConfig:
         if self.ray_address is not None:
             text("ray_address", self.ray_address)
             check(
-                self.backend == "ray",
-                f"ray_address={self.ray_address!r} is for backend='ray', not {self.backend!r}",
+                "://" not in self.ray_address,
+                f"ray_address={self.ray_address!r}: Ray Client is not supported; run the trainer on "
+                "a node of the cluster, and give host:port, 'auto' or 'local'",
             )
         whole("prefetch", self.prefetch)
         whole("memory_budget", self.memory_budget)
         check(
-            self.decoder in ("auto", "pyav", "torchcodec", "decord", "dali-cpu"),
-            f"decoder={self.decoder!r} must be auto, pyav, torchcodec, decord or dali-cpu",
+            self.decoder in ("auto", "pyav", "torchcodec", "decord", "dali-cpu", "dali-gpu"),
+            f"decoder={self.decoder!r} must be auto, pyav, torchcodec, decord, dali-cpu or "
+            "dali-gpu",
         )
         check(
             self.image_decoder in ("pillow", "torchvision"),
             f"image_decoder={self.image_decoder!r} must be pillow or torchvision",
         )
-        check(self.device == "cpu", f"device={self.device!r}: only 'cpu' is provided")
+        check(
+            isinstance(self.device, str) and _DEVICE.fullmatch(self.device) is not None,
+            f"device={self.device!r} must be cpu, cuda, cuda:N (such as cuda:0) or auto",
+        )
+        check(
+            self.device == "cpu" or self.backend in ("serial", "threads"),
+            f"device={self.device!r} and backend={self.backend!r}: what lies on a GPU can't leave "
+            "its process; use backend='threads' or device='cpu'",
+        )
+        whole("surface_budget", self.surface_budget)
         if self.cache_dir is not None:
             text("cache_dir", self.cache_dir)
         whole("micro_batch", self.micro_batch, optional=True)

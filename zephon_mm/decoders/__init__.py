@@ -8,10 +8,11 @@ its own, in which nothing falls back: what it refuses is damaged.
 from __future__ import annotations
 
 import importlib
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from ..errors import ConfigError, MissingDependencyError
 from .base import Decoder
+from .surfaces import SurfaceDecoder
 
 REFERENCE = "pyav"
 """The decoder whose verdict on a damaged clip counts (C6)."""
@@ -37,7 +38,14 @@ _DECODERS = {
     ),
     "decord": _Entry(".decord", "DecordDecoder", "zephon-mm[decord]", "rgb-decord"),
     "dali-cpu": _Entry(".dali_cpu", "DaliCpuDecoder", "zephon-mm[dali]", "rgb-dali-cpu"),
+    "dali-gpu": _Entry(".dali_gpu", "DaliGpuDecoder", "zephon-mm[dali]", "rgb-dali-gpu"),
 }
+
+_ON_GPU = {
+    "nvdec": _DECODERS["torchcodec"]._replace(module=".nvdec", attribute="NvdecDecoder"),
+    "dali-gpu": _DECODERS["dali-gpu"],
+}
+"""Those that decode on a GPU: what they give is a `surfaces.SurfaceDecoder`'s."""
 
 
 def decoder_names(pixel_class: str | None = None) -> tuple[str, ...]:
@@ -75,7 +83,25 @@ def load_decoder(name: str) -> Decoder:
     """
     if name not in _DECODERS:
         raise ConfigError(f"decoder={name!r}: choose one of {', '.join(sorted(_DECODERS))}")
-    entry = _DECODERS[name]
+    return cast(Decoder, _class_of(name, _DECODERS[name])())
+
+
+def surface_decoder_for(pixel_class: str) -> str | None:
+    """The decoder on a GPU that gives pixels of a class; None: no GPU gives them."""
+    names = (n for n, entry in _ON_GPU.items() if entry.pixel_class == pixel_class)
+    return next(names, None)
+
+
+def load_surface_decoder(name: str, device: str) -> SurfaceDecoder:
+    """The decoder of that name on a GPU, given as ``cuda:0``.
+
+    Raises:
+        MissingDependencyError: its library, or what it needs of the driver, is not there.
+    """
+    return cast(SurfaceDecoder, _class_of(name, _ON_GPU[name])(device))
+
+
+def _class_of(name: str, entry: _Entry) -> Any:
     try:
         found = importlib.import_module(entry.module, __name__)
     except (ImportError, RuntimeError, OSError) as error:  # torchcodec raises what a loader does
@@ -84,4 +110,4 @@ def load_decoder(name: str) -> Decoder:
             f"decoder {name!r} can't be loaded ({line}); install it with "
             f"`pip install {entry.package!r}`{entry.also}"
         ) from error
-    return cast(Decoder, getattr(found, entry.attribute)())
+    return getattr(found, entry.attribute)

@@ -23,7 +23,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import cast
+from typing import TypeVar, cast
 
 import av
 import numpy as np
@@ -37,8 +37,11 @@ from ..media.info import VideoInfo
 from ..media.limits import MAX_PACKETS, MAX_PIXELS
 from ..media.probe_video import is_shown
 from . import pyav_stream as clip
-from .base import Bytes, DecodedFrame, rgb_frame
+from .base import Bytes
 from .frame_size import written_sizes
+
+P = TypeVar("P")
+F = TypeVar("F")
 
 INTRA_CODECS = frozenset(("mjpeg",))
 """Every packet is a picture of its own: a run is just the packets wanted."""
@@ -71,11 +74,12 @@ class Run:
 
 def decode_runs(
     name: str,
-    read: Callable[[Run], Sequence[NDArray[np.uint8]]],
+    read: Callable[[Run], Sequence[P]],
     data: Bytes,
     info: VideoInfo,
     frames: Sequence[int],
-) -> Iterator[DecodedFrame]:
+    frame_of: Callable[[P, int, VideoInfo], F],
+) -> Iterator[F]:
     """Frames of a clip by a library that gives RGB.
 
     Args:
@@ -84,6 +88,7 @@ def decode_runs(
         data: the clip's bytes.
         info: its probe.
         frames: indices of shown frames, any order, repeats allowed.
+        frame_of: a picture and its index as a frame, as `base.rgb_frame`; raises MediaError.
 
     Yields each frame once, in rising order within a run. Raises MediaError.
     """
@@ -98,17 +103,19 @@ def decode_runs(
         with contextlib.closing(Cutter(data, info)) as cutter:
             for group in cutter.groups(wanted):
                 for first in range(0, len(group), at_once):
-                    yield from _decode(read, cutter, info, group[first : first + at_once])
+                    some = group[first : first + at_once]
+                    yield from _decode(read, cutter, info, some, frame_of)
     except MediaError as error:
         raise refused(f"{name} doesn't decode this clip: {error.reason}") from error
 
 
 def _decode(
-    read: Callable[[Run], Sequence[NDArray[np.uint8]]],
+    read: Callable[[Run], Sequence[P]],
     cutter: Cutter,
     info: VideoInfo,
     frames: Sequence[int],
-) -> Iterator[DecodedFrame]:
+    frame_of: Callable[[P, int, VideoInfo], F],
+) -> Iterator[F]:
     reason = ""
     for run in cutter.runs(frames):
         try:
@@ -117,7 +124,7 @@ def _decode(
             reason = str(error)
             continue
         for (_, index), picture in zip(run.frames, pictures, strict=True):
-            yield rgb_frame(picture, index, info)
+            yield frame_of(picture, index, info)
         return
     raise refused(reason)
 

@@ -13,6 +13,7 @@ this module does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from nvidia.dali import fn, types
 
 from ..errors import MediaError
 from ..media.info import VideoInfo
-from .base import Bytes, DecodedFrame, DecodedFrames
+from .base import Bytes, DecodedFrame, DecodedFrames, rgb_frame
 from .cutting import Run, RunFailedError, decode_runs
 
 CODECS = frozenset(("mjpeg", "vp8", "vp9"))
@@ -46,7 +47,7 @@ class DaliCpuDecoder:
         reason = self.refusal(info)
         if reason is not None:
             raise MediaError(f"dali-cpu doesn't decode this clip: {reason}", stage="decode")
-        yield from decode_runs(self.name, _read, data, info, frames)
+        yield from decode_runs(self.name, _read, data, info, frames, rgb_frame)
 
     def decode(self, data: Bytes, info: VideoInfo, frames: Sequence[int]) -> DecodedFrames:
         """See `Decoder.decode`."""
@@ -56,27 +57,42 @@ class DaliCpuDecoder:
 
 def _read(run: Run) -> list[NDArray[np.uint8]]:
     """The wanted pictures of a run. Raises RunFailedError."""
+    pictures: NDArray[np.uint8] = np.array(decoded(run, "cpu", None).at(0))
+    return list(pictures[: len(run.frames)])
+
+
+def decoded(run: Run, device: str, device_id: int | None) -> Any:
+    """DALI's list of one sequence: the run's wanted pictures, and its last, [n, H, W, 3] of uint8.
+
+    Args:
+        run: what is decoded.
+        device: ``cpu``, or ``mixed`` for a GPU.
+        device_id: of the GPU; None: DALI asks for none.
+
+    Raises:
+        RunFailedError: DALI failed, or gave another number of pictures.
+    """
     places = [place for place, _ in run.frames]
     if places[-1] != run.num_frames - 1:
         places.append(run.num_frames - 1)
     pipeline = dali.Pipeline(
-        batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1, exec_dynamic=True
+        batch_size=1, num_threads=1, device_id=device_id, prefetch_queue_depth=1, exec_dynamic=True
     )
     with pipeline:
         encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1, device="cpu")
         pipeline.set_outputs(
-            fn.decoders.video(encoded, frames=places, pad_mode="none", device="cpu")
+            fn.decoders.video(encoded, frames=places, pad_mode="none", device=device)
         )
     try:
         pipeline.build()
         pipeline.feed_input("encoded", [np.frombuffer(run.data, np.uint8)])
         (output,) = pipeline.run()
-        pictures: NDArray[np.uint8] = np.array(output.at(0))
     except RuntimeError as error:
         raise RunFailedError(_why(error)) from error
-    if len(pictures) != len(places):
-        raise RunFailedError(f"it gave {len(pictures)} frames of {len(places)}")
-    return list(pictures[: len(run.frames)])
+    (count, *_) = output.shape()[0]
+    if count != len(places):
+        raise RunFailedError(f"it gave {count} frames of {len(places)}")
+    return output
 
 
 def _why(error: BaseException) -> str:

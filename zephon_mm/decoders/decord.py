@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from ..errors import MediaError
 from ..media.info import VideoInfo
 from . import pyav_stream as clip
-from .base import Bytes, DecodedFrame, DecodedFrames
+from .base import Bytes, DecodedFrame, DecodedFrames, rgb_frame
 from .cutting import Run, RunFailedError, decode_runs
 
 CODECS = frozenset("h264 hevc vp8 vp9 mpeg4 mpeg1video mpeg2video mjpeg".split())
@@ -74,7 +74,7 @@ class DecordDecoder:
             checked = True
             return _read(run)
 
-        yield from decode_runs(self.name, read, data, info, frames)
+        yield from decode_runs(self.name, read, data, info, frames, rgb_frame)
 
     def decode(self, data: Bytes, info: VideoInfo, frames: Sequence[int]) -> DecodedFrames:
         """See `Decoder.decode`."""

@@ -1,4 +1,6 @@
-"""torchcodec's raw frames on the CPU: the same planes as the reference decoder, or a refusal.
+"""torchcodec's raw frames: on the CPU the same planes as the reference decoder, or a refusal.
+
+`raw_frames` is what `nvdec` uses too, on a GPU.
 
 Which packets are decoded is `plan_runs`'s choice, as in the reference: packets are taken from a
 ``Demuxer`` that reads the whole clip once, and those of the runs are sent to a one-thread decoder,
@@ -51,33 +53,12 @@ class TorchcodecDecoder:
 
     def refusal(self, info: VideoInfo) -> str | None:
         """See `Decoder.refusal`."""
-        if info.problem is not None:
-            return info.problem
-        if info.codec not in EXACT_CODECS:
-            return f"{info.codec} is not defined bit by bit: only the reference decodes it"
-        if info.synthetic_pts:
-            return "its packets carry no reliable pts"
-        if info.clean is not True:
-            return (
-                "it is damaged, or not verified (`index --verify`), and this library would conceal "
-                "damage"
-            )
-        return None
+        return refusal(info)
 
     def stream(self, data: Bytes, info: VideoInfo, frames: Sequence[int]) -> Iterator[DecodedFrame]:
         """See `Decoder.stream`."""
-        reason = self.refusal(info)
-        if reason is not None:
-            raise _refused(reason)
-        wanted = sorted(set(frames))
-        if wanted and not 0 <= wanted[0] <= wanted[-1] < info.num_frames:
-            bad = wanted[0] if wanted[0] < 0 else wanted[-1]
-            raise _refused(f"frame {bad} was asked of a clip of {info.num_frames} frames")
-        try:
-            yield from _decode(bytes(data), info, wanted)
-        except (RuntimeError, ValueError) as error:
-            line = str(error).strip().splitlines() or [type(error).__name__]
-            raise _refused(line[0]) from error
+        for index, raw in raw_frames(data, info, frames):
+            yield _describe(raw, index, info)
 
     def decode(self, data: Bytes, info: VideoInfo, frames: Sequence[int]) -> DecodedFrames:
         """See `Decoder.decode`."""
@@ -85,24 +66,66 @@ class TorchcodecDecoder:
         return DecodedFrames(tuple(found[index] for index in frames))
 
 
-def _refused(reason: str) -> MediaError:
-    return MediaError(f"torchcodec doesn't decode this clip: {reason}", stage="decode")
+def refusal(info: VideoInfo) -> str | None:
+    """Why torchcodec is not asked for this clip, on any device; None: it is."""
+    if info.problem is not None:
+        return info.problem
+    if info.codec not in EXACT_CODECS:
+        return f"{info.codec} is not defined bit by bit: only the reference decodes it"
+    if info.synthetic_pts:
+        return "its packets carry no reliable pts"
+    if info.clean is not True:
+        return (
+            "it is damaged, or not verified (`index --verify`), and this library would conceal "
+            "damage"
+        )
+    return None
 
 
-def _decode(data: bytes, info: VideoInfo, wanted: Sequence[int]) -> Iterator[DecodedFrame]:
-    """Yield wanted frames (sorted, distinct). Raises MediaError, and torchcodec's RuntimeError."""
-    stream = _stream_of(data)
+def raw_frames(
+    data: Bytes, info: VideoInfo, frames: Sequence[int], device: str = "cpu"
+) -> Iterator[tuple[int, Any]]:
+    """Raw frames by their index, each once, in the order they leave the decoder.
+
+    Args:
+        data: the clip's bytes.
+        info: its probe.
+        frames: indices of shown frames, any order, repeats allowed.
+        device: ``cpu``, or a GPU whose NVDEC decodes; frames are then made on its current stream.
+
+    Raises:
+        MediaError: a refusal, an index outside the clip, whatever torchcodec raises.
+    """
+    reason = refusal(info)
+    if reason is not None:
+        raise _refused(reason)
+    wanted = sorted(set(frames))
+    if wanted and not 0 <= wanted[0] <= wanted[-1] < info.num_frames:
+        bad = wanted[0] if wanted[0] < 0 else wanted[-1]
+        raise _refused(f"frame {bad} was asked of a clip of {info.num_frames} frames")
+    source = bytes(data)
     left = set(wanted)
-    for back_off in (0, 1 << 40):
-        if left:
-            yield from _attempt(data, info, stream, left, back_off)
+    try:
+        stream = _stream_of(source)
+        for back_off in (0, 1 << 40):
+            if left:
+                yield from _attempt(source, info, stream, left, back_off, device)
+    except (RuntimeError, ValueError) as error:
+        if "out of memory" in str(error):
+            raise  # the device's, not the clip's
+        line = str(error).strip().splitlines() or [type(error).__name__]
+        raise _refused(line[0]) from error
     if left:
         raise _refused(f"{len(left)} frames never came out, the first is {min(left)}")
 
 
+def _refused(reason: str) -> MediaError:
+    return MediaError(f"torchcodec doesn't decode this clip: {reason}", stage="decode")
+
+
 def _attempt(
-    data: bytes, info: VideoInfo, stream: int, left: set[int], back_off: int
-) -> Iterator[DecodedFrame]:
+    data: bytes, info: VideoInfo, stream: int, left: set[int], back_off: int, device: str
+) -> Iterator[tuple[int, Any]]:
     """Yield wanted frames and take them out of ``left``."""
     runs = plan_runs(info, sorted(left), back_off)
     count = sum(run.last - run.first + 1 for run in runs)
@@ -120,7 +143,7 @@ def _attempt(
     if number + 1 != info.num_packets:
         raise _refused(f"it finds {number + 1} packets, the index says {info.num_packets}")
     times = info.pts + info.start_pts
-    decoder = demuxer.streams[0].make_decoder(device="cpu", num_ffmpeg_threads=1)
+    decoder = demuxer.streams[0].make_decoder(device=device, num_ffmpeg_threads=1)
     for run in runs:
         first = True
         for at in range(run.first, run.last + 2):
@@ -134,7 +157,7 @@ def _attempt(
                 first = False
                 if index in left:
                     left.discard(index)
-                    yield _describe(raw, index, info)
+                    yield index, raw
             del out
         decoder.reset()
 
