@@ -6,6 +6,7 @@ Plain frozen values, cheap to copy and to pickle. Nothing here reads a file or k
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -65,19 +66,41 @@ Part = TextPart | ImagePart | VideoPart
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message of a conversation; ``loss`` says whether it is trained on."""
+    """One message of a conversation.
+
+    Attributes:
+        loss: whether it is trained on.
+        opens: whether another conversation begins with it, in a document of several.
+    """
 
     role: str
     parts: tuple[Part, ...]
     loss: bool
+    opens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a format makes of a sample: parts in reading order, or turns of a conversation."""
+    """What a format makes of a sample: parts in reading order, or turns of a conversation.
+
+    ``tools``: a JSON list of the tools that its conversation may call, for the chat template.
+    """
 
     parts: tuple[Part, ...] = ()
     turns: tuple[Turn, ...] = ()
+    tools: str = ""
+
+    @property
+    def conversations(self) -> tuple[tuple[Turn, ...], ...]:
+        """The turns, cut where another conversation begins."""
+        opening = [at for at, turn in enumerate(self.turns) if turn.opens and at]
+        edges = [0, *opening, len(self.turns)]
+        return tuple(self.turns[a:b] for a, b in pairwise(edges))
+
+    @property
+    def all_parts(self) -> tuple[Part, ...]:
+        """Parts in order, those of turns too."""
+        return (*self.parts, *(part for turn in self.turns for part in turn.parts))
 
 
 @dataclass(frozen=True, slots=True)

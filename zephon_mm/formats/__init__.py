@@ -9,18 +9,35 @@ from types import ModuleType
 from typing import Any, cast
 
 from ..errors import ConfigError
-from . import chat, image_text, interleaved, text, video_text
+from . import (
+    chat,
+    energon,
+    image_text,
+    interleaved,
+    mmc4,
+    obelics,
+    packed,
+    text,
+    video_text,
+)
 from .base import Format, FormatOptions, Sample
 
-__all__ = ["Format", "FormatOptions", "Sample", "check_options", "load_format"]
+__all__ = ["CONVERSATIONS", "Format", "FormatOptions", "Sample", "check_options", "load_format"]
 
 _FORMATS: dict[str, ModuleType] = {
     "text": text,
     "image_text": image_text,
     "video_text": video_text,
     "interleaved": interleaved,
+    "obelics": obelics,
+    "mmc4": mmc4,
     "chat": chat,
+    "packed": packed,
+    "energon": energon,
 }
+
+CONVERSATIONS = frozenset({"chat", "packed"})
+"""Formats that give nothing but conversations: they need a chat template."""
 
 
 def load_format(name: str) -> Format:

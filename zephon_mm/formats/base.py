@@ -85,8 +85,15 @@ class Sample:
             ) from error
 
     def json(self, field: str = "json") -> Any:
-        """The member as JSON; SampleError for anything that ``parse_json`` refuses."""
-        return parse_json(self.text(field), f"member {self.member_name(field)!r}")
+        """The member as JSON; SampleError for anything that ``parse_json`` refuses.
+
+        Where it holds a medium as base64, the value is the field that the index has given it.
+        """
+        data = parse_json(self.text(field), f"member {self.member_name(field)!r}")
+        for inside in [name for name in self.fields if name.startswith(f"{field.lower()}#/")]:
+            pointer = self.member_name(inside)[len(self.key) + 1 :].partition("#/")[2]
+            _put(data, pointer.rpartition(".")[0].split("/"), inside)
+        return data
 
     def image_fields(self) -> tuple[str, ...]:
         """Fields whose last extension is a picture's; numbers in names order as numbers."""
@@ -126,6 +133,24 @@ class Sample:
                 return low[len(prefix) + 1 :]
         return None
 
+    def pictures(self, names: Sequence[str], what: str) -> list[str]:
+        """The fields of the pictures that ``names`` mean, in order.
+
+        Members of those names (or of the base names of their paths and URLs), or where none is
+        there the sample's own pictures in order, if they are as many; else SampleError.
+        """
+        found = [self.resolve(name) or self.resolve(_base(name)) for name in names]
+        own = self.image_fields()
+        if not any(found) and len(own) == len(names):
+            return list(own)
+        if None in found:
+            place = found.index(None)
+            raise malformed(
+                f"{what} names {len(names)} pictures and {len(found) - found.count(None)} of them "
+                f"are here (not {names[place][:80]!a}); the sample has {self.describe()}"
+            )
+        return [field for field in found if field is not None]
+
     def _position(self, field: str) -> int:
         try:
             return self.fields[field.lower()]
@@ -153,6 +178,22 @@ class FormatOptions:
         if not isinstance(value, bool):
             raise ConfigError(f"options.{name}={value!r}: must be true or false")
         return value
+
+    def joiner(self, default: str) -> str:
+        """The option ``joiner``: any string, the empty one too."""
+        value = self.values.get("joiner", default)
+        if not isinstance(value, str):
+            raise ConfigError(f"options.joiner={value!r}: must be a string")
+        return value
+
+    def number(self, name: str) -> float | None:
+        """The option as a finite number, or None. Raises ConfigError for another type."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ConfigError(f"options.{name}={value!r}: must be a number")
+        return float(value)
 
     def captioned(self, media: Sequence[Part], text: str) -> Document:
         """Media and one text in the template's order. Blank text: filtered."""
@@ -277,6 +318,20 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise malformed(f"the key {twice[:40]!a} comes twice in one object")
     return result
+
+
+def _put(data: Any, path: list[str], value: str) -> None:
+    """Set the value at a JSON pointer's place, which is there."""
+    for at, token in enumerate(path):
+        step = int(token) if isinstance(data, list) else token.replace("~1", "/").replace("~0", "~")
+        if at == len(path) - 1:
+            data[step] = value
+        else:
+            data = data[step]
+
+
+def _base(name: str) -> str:
+    return name.partition("?")[0].rpartition("/")[2] or name
 
 
 def _of_kind(fields: Iterable[str], kind: str) -> tuple[str, ...]:

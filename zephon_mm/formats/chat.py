@@ -17,6 +17,7 @@ in names ordered as numbers.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,6 +33,7 @@ from .base import (
     kind_of,
     malformed,
     no_text,
+    parse_json,
     window,
 )
 
@@ -77,8 +79,32 @@ def chat(sample: Sample, options: FormatOptions) -> Document:
     field = options.string("json_field") or "json"
     what = f"member {sample.member_name(field)!r}"
     data = sample.json(field)
+    turns = read_turns(sample, data, what, options.string("messages_key"))
+    tools = _tools(data.get("tools"), f"{what}: 'tools'") if isinstance(data, dict) else ""
+    return with_targets(Document(turns=turns, tools=tools), what)
+
+
+def with_targets(document: Document, what: str) -> Document:
+    """The document, unless no assistant turn of it has text: then it is filtered."""
+    if not any(turn.loss and has_text(turn.parts) for turn in document.turns):
+        raise no_text(f"{what}: no assistant turn has text")
+    return document
+
+
+def read_turns(
+    sample: Sample, data: Any, what: str, key: str | None = None, *, alone: bool = True
+) -> tuple[Turn, ...]:
+    """One conversation, of any of the shapes above. Raises SampleError.
+
+    Args:
+        sample: whose members its media are.
+        data: the messages, or the object that has them.
+        what: where it was read, for messages.
+        key: of the messages; None: any known one.
+        alone: whether it is the sample's only one: then files that it doesn't list are its own.
+    """
     head = data if isinstance(data, dict) else {}
-    messages, what = _messages(data, what, options.string("messages_key"))
+    messages, what = _messages(data, what, key)
     turns = [_turn(message, f"{what}[{at}]") for at, message in enumerate(messages)]
     system = checked_text(head.get("system"), f"{what}: 'system'")
     if system and not (turns and turns[0][0] == "system"):
@@ -86,20 +112,42 @@ def chat(sample: Sample, options: FormatOptions) -> Document:
     media = [item for _, items in turns for item in items if isinstance(item, _Medium)]
     for kind in _KINDS:
         places = [medium for medium in media if medium.kind == kind]
-        _assign(sample, kind, places, _listed(head, kind), what)
-    document = Document(
-        turns=tuple(
-            Turn(
-                role=role,
-                parts=tuple(i.part() if isinstance(i, _Medium) else i for i in items),
-                loss=role == "assistant",
-            )
-            for role, items in turns
+        listed = _listed(head, kind)
+        _assign(sample, kind, places, listed if alone or listed is not None else [], what)
+    return tuple(
+        Turn(
+            role=role,
+            parts=tuple(i.part() if isinstance(i, _Medium) else i for i in items),
+            loss=role == "assistant",
         )
+        for role, items in turns
     )
-    if not any(turn.loss and has_text(turn.parts) for turn in document.turns):
-        raise no_text(f"{what}: no assistant turn has text")
-    return document
+
+
+def exchange(
+    sample: Sample, asked: str, answered: str, media: list[Part], what: str
+) -> tuple[Turn, Turn]:
+    """A question with its media, and its answer.
+
+    The markers of the question must be as many as the media; without markers media come first.
+    """
+    items = _marked(asked, what)
+    places = sum(isinstance(item, _Medium) for item in items)
+    if places not in (0, len(media)):
+        raise malformed(
+            f"{what}: {places} markers for {len(media)} media; the sample has {sample.describe()}"
+        )
+    left = iter(media)
+    parts = [] if places else media
+    parts = [*parts, *(i if isinstance(i, TextPart) else next(left) for i in items)]
+    return Turn("user", tuple(parts), False), Turn("assistant", (TextPart(answered),), True)
+
+
+def _tools(value: Any, what: str) -> str:
+    """A list of tools as JSON; it may be written as a string of JSON (LLaMA-Factory)."""
+    if isinstance(value, str):
+        value = parse_json(value, what) if value.strip() else None
+    return json.dumps(checked_list(value, what), ensure_ascii=False) if value else ""
 
 
 def _messages(data: Any, what: str, key: str | None) -> tuple[list[Any], str]:
@@ -175,7 +223,9 @@ def _checked_name(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise malformed(f"{what} is {kind_of(value)}, expected the name of a member")
     if value.startswith("data:"):
-        raise malformed(f"{what} holds the medium itself, expected the name of a member")
+        raise malformed(
+            f"{what} holds the medium itself, and not as base64 of a known kind of file"
+        )
     return value.removeprefix("file://")
 
 

@@ -27,6 +27,7 @@ from ..errors import ShardIndexError
 from . import sparse
 from .access import Access
 from .grouping import GroupedSample, Grouper, KeyRule, ignored_kind
+from .inline import decode, find_inline, is_inline
 from .storage import Storage, open_whole
 from .tar import CutShardError, TarMember, iterate_members
 
@@ -69,7 +70,8 @@ class Member:
         length: its bytes, holes of a sparse member included.
         checksum: CRC-32 of them (`zlib.crc32`).
         probe: what the media probe kept, opaque here.
-        sparse: ``(offset, length)`` runs that are stored, or None.
+        sparse: ``(offset, length)`` runs that are stored, or None. Of a medium inside a JSON
+            member (`inline`) one run: its base64 text.
         clean: what ``--verify`` found; None where it wasn't asked.
     """
 
@@ -86,6 +88,14 @@ class Member:
     def stored(self) -> int:
         """Bytes that it takes in the shard."""
         return self.length if self.sparse is None else sum(n for _, n in self.sparse)
+
+    def content(self, stored: Data) -> Data:
+        """The member of its stored bytes, not checked. ValueError if they can't be of it."""
+        if is_inline(self.field):
+            return decode(stored)
+        if self.sparse is None:
+            return stored
+        return sparse.expand(stored, self.sparse, self.length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +180,24 @@ class _Pass:
         data: Data = self.storage.read(member.offset, member.stored)
         if member.runs is not None:
             data = sparse.expand(data, member.runs, member.length)
+        row = self._row(extension, data, member.offset, member.length, member.runs)
+        self.grouper.add(sample, extension, member.name, row)
+        if member.runs is None:
+            for each in find_inline(extension, data):
+                stored = ((0, each.stop - each.start),)
+                at, size = member.offset + each.start, len(each.content)
+                row = self._row(each.extension, each.content, at, size, stored)
+                sample.members.append((each.extension, row))
+
+    def _row(
+        self, extension: str, data: Data, offset: int, length: int, runs: sparse.Runs | None
+    ) -> _Row:
         name = extension.lower()
         probe = None if self.probe is None else self.probe(name, data)
         mark = UNKNOWN
         if probe is not None and self.verify is not None:
             mark = CLEAN if self.verify(name, data, probe) else DAMAGED
-        row = _Row(member.offset, member.length, zlib.crc32(data), member.runs, probe, mark)
-        self.grouper.add(sample, extension, member.name, row)
+        return _Row(offset, length, zlib.crc32(data), runs, probe, mark)
 
     def cut(self, error: CutShardError) -> None:
         """Flag the sample that a cut shard ends in."""
@@ -231,13 +252,14 @@ def build_index(
         storage.close()
     samples = state.grouper.finish()
     table = _make_table(samples)
+    whole = [row for sample in samples for name, row in sample.members if not is_inline(name)]
     meta = IndexMeta(
         version=INDEX_VERSION,
         key_rule=key_rule,
         size_bytes=size,
         num_samples=len(samples),
-        num_members=sum(len(sample.members) for sample in samples),
-        data_bytes=sum(row.length for sample in samples for _, row in sample.members),
+        num_members=len(whole),
+        data_bytes=sum(row.length for row in whole),
         skipped=dict(sorted(state.skipped.items())),
         quarantined=dict(sorted(Counter(s.problem[0] for s in samples if s.problem).items())),
         truncated=truncated,

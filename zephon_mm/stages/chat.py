@@ -75,19 +75,31 @@ class ChatTemplate:
                 f"{error.message})"
             ) from error
 
-    def render(self, turns: Sequence[Turn]) -> tuple[Part, ...]:
+    def render(self, turns: Sequence[Turn], tools: str = "") -> tuple[Part, ...]:
         """The conversation as parts, all text special (what a message spells is cut apart).
+
+        Args:
+            turns: the conversation.
+            tools: a JSON list of tools that it may call, or nothing.
 
         Raises:
             SampleError: the template refuses the conversation, or rewrites its messages.
             ConfigError: the template has no place for media.
         """
-        marks = _Marks(turns)
-        plain = self._run(self._plain, [_message(turn, None) for turn in turns], marks)
+        marks = _Marks(turns, tools)
+        bare = [_message(turn, None) for turn in turns]
+        plain = self._run(self._plain, bare, marks, tools)
+        if tools and plain == self._run(self._plain, bare, marks):
+            raise SampleError(
+                "the chat template has no place for the conversation's tools, so they would be "
+                "lost: use the template of a model that calls tools",
+                stage="format",
+            )
+        tools = _Marker(marks, "cut", self._tokenizer)(tools, False)
         for style in ("outside", "inside", "loss"):
             messages = [_message(turn, _Marker(marks, style, self._tokenizer)) for turn in turns]
             try:
-                marked = self._run(self._plain, messages, marks)
+                marked = self._run(self._plain, messages, marks, tools)
             except SampleError:
                 continue
             if marks.match(marked, plain):
@@ -95,7 +107,7 @@ class ChatTemplate:
         if self._marks_generation and all(t.loss == (t.role == "assistant") for t in turns):
             marker = _Marker(marks, "cut", self._tokenizer)
             messages = [_message(turn, marker) for turn in turns]
-            marked = self._run(self._generation, messages, marks)
+            marked = self._run(self._generation, messages, marks, tools)
             if marks.match(marked, plain):
                 return self._parts(marked, marks, turns, ends=False)
         raise SampleError(
@@ -104,11 +116,13 @@ class ChatTemplate:
             stage="format",
         )
 
-    def _run(self, template: Any, messages: list[dict[str, Any]], marks: _Marks) -> str:
+    def _run(
+        self, template: Any, messages: list[dict[str, Any]], marks: _Marks, tools: str = ""
+    ) -> str:
         try:
             text: str = template.render(
                 messages=messages,
-                tools=None,
+                tools=json.loads(tools) if tools else None,
                 documents=None,
                 add_generation_prompt=False,
                 placeholders=self._placeholders,
@@ -187,8 +201,8 @@ class ChatTemplate:
 class _Marks:
     """Three characters that a conversation doesn't use: text start, text end, and a cut."""
 
-    def __init__(self, turns: Sequence[Turn]) -> None:
-        used = "".join(p.text for t in turns for p in t.parts if isinstance(p, TextPart))
+    def __init__(self, turns: Sequence[Turn], tools: str = "") -> None:
+        used = tools + "".join(p.text for t in turns for p in t.parts if isinstance(p, TextPart))
         free = [mark for mark in _NONCHARACTERS if mark not in used]
         if len(free) < 3:
             raise SampleError("the text uses nearly every Unicode noncharacter", stage="format")

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from .. import rng
 from ..config import DataConfig
 from ..errors import ConfigError, MediaError, SampleError, ZephonError
-from ..formats import Format, FormatOptions, Sample, check_options, load_format
+from ..formats import CONVERSATIONS, Format, FormatOptions, Sample, check_options, load_format
 from ..formats.template import split_template
 from ..media.info import ImageInfo, VideoInfo, read_probe
 from ..media.sampling import sample_frames, sampled_fps
@@ -78,7 +78,7 @@ class Measurer:
         split_template(config.template)
         for source in config.sources:
             check_options(source.format, source.options)
-            if source.format == "chat":
+            if source.format in CONVERSATIONS:
                 ChatTemplate(tokenizer, family.placeholders)
         self._load()
 
@@ -160,7 +160,11 @@ class Measurer:
         document = _call(function, sample, options)
         self._check_kinds(document)
         if document.turns:
-            parts = self._template().render(document.turns)
+            parts = tuple(
+                part
+                for turns in document.conversations
+                for part in self._template().render(turns, document.tools)
+            )
         elif any(isinstance(part, TextPart) and part.special for part in document.parts):
             parts = document.parts  # it has template text of its own
         else:
@@ -172,7 +176,7 @@ class Measurer:
 
     def _check_kinds(self, document: Document) -> None:
         """Raise MediaError (kind ``dropped``) if the model can't be shown a medium of it."""
-        for part in (*document.parts, *(p for turn in document.turns for p in turn.parts)):
+        for part in document.all_parts:
             kind = {ImagePart: "image", VideoPart: "video"}.get(type(part))
             if kind is not None and kind not in self._family.placeholders:
                 raise MediaError(

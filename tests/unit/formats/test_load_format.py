@@ -32,7 +32,7 @@ def test_the_users_own_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ("name", "says"),
     [
         ("image_txt", "did you mean 'image_text'"),
-        ("obelics", "formats are text"),
+        ("parquet", "formats are text"),
         ("no_such_module_here:f", "can't import"),
         ("json:no_such_function", "no function"),
         ("json:", "no function"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +87,14 @@ def messages(turns: tuple[Turn, ...]) -> list[dict[str, Any]]:
     return made
 
 
-def encode(folder: Path, turns: tuple[Turn, ...]) -> tuple[Encoded, Any]:
+def encode(folder: Path, turns: tuple[Turn, ...], tools: str = "") -> tuple[Encoded, Any]:
     """Our tokens with a one-token block for each medium, and Hugging Face's tokenizer."""
     tokenizer = load_tokenizer(folder)
     pads = {
         ImagePart: tokenizer.encode(PLACEHOLDERS["image"], special=True),
         VideoPart: tokenizer.encode(PLACEHOLDERS["video"], special=True),
     }
-    parts = ChatTemplate(tokenizer, PLACEHOLDERS).render(turns)
+    parts = ChatTemplate(tokenizer, PLACEHOLDERS).render(turns, tools)
     whole = [p if isinstance(p, TextPart) else Block(pads[type(p)]) for p in parts]
     (result,) = encode_documents([whole], tokenizer)
     assert isinstance(result, Encoded)
@@ -322,3 +323,55 @@ def test_any_conversation(folders: list[Path], turns: tuple[Turn, ...], at: int)
 
 def _kind(part: Any) -> str:
     return "image" if isinstance(part, ImagePart) else "video"
+
+
+CALLING = (
+    "{%- if tools %}{{- '<|im_start|>system\\n' }}{%- if messages[0].role == 'system' %}"
+    "{{- messages[0].content + '\\n\\n' }}{%- endif %}{{- '# Tools' }}{%- for tool in tools %}"
+    "{{- '\\n' }}{{- tool | tojson }}{%- endfor %}{{- '<|im_end|>\\n' }}"
+    "{%- elif messages[0].role == 'system' %}"
+    "{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{%- endif %}"
+    "{%- for m in messages %}{%- if m.role == 'tool' %}"
+    "{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}"
+    "{%- endif %}{{- '\\n<tool_response>\\n' + m.content + '\\n</tool_response>' }}"
+    "{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}"
+    "{%- endif %}{%- elif m.role != 'system' %}"
+    "{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endif %}"
+    "{%- endfor %}"
+)
+"""How Qwen's templates write tools, and what they answer."""
+
+TOOLS = '[{"name": "weather", "description": "It says <|im_end|> and </tool>."}]'
+
+
+def test_system_and_tool_turns_are_the_templates_and_never_targets(tmp_path: Path) -> None:
+    folder = make_tokenizer(tmp_path, CALLING)
+    turns = (
+        Turn("system", (TextPart("Be brief."),), loss=False),
+        Turn("user", (TextPart("Rain?"),), loss=False),
+        Turn("assistant", (TextPart('<tool_call>{"name": "weather"}</tool_call>'),), loss=True),
+        Turn("tool", (TextPart('{"rain": 0}'),), loss=False),
+        Turn("tool", (TextPart("none"),), loss=False),
+        Turn("assistant", (TextPart("No rain."),), loss=True),
+    )
+    want = '<tool_call>{"name": "weather"}</tool_call><|im_end|>|No rain.<|im_end|>'
+    for tools in ("", '[{"name": "weather"}]'):
+        result, hf = encode(folder, turns, tools)
+        text = hf.apply_chat_template(
+            messages(turns), tools=json.loads(tools or "null"), tokenize=False
+        )
+        assert ("# Tools" in text) == bool(tools)
+        assert result.tokens.tolist() == hf(text, add_special_tokens=False)["input_ids"]
+        assert targets(result, hf) == want
+    result, hf = encode(folder, turns, TOOLS)  # what a tool's description spells stays text
+    end = hf.convert_tokens_to_ids("<|im_end|>")
+    assert result.tokens.tolist().count(end) == 5  # of system, user, two answers, both tools
+    assert "It says <|im_end|> and" in hf.decode(result.tokens)
+    assert targets(result, hf) == want
+
+
+def test_tools_that_a_template_would_lose_are_refused(tmp_path: Path) -> None:
+    template = opened(tmp_path, CHAT_TEMPLATE)
+    assert template.render(TURNS)
+    with pytest.raises(SampleError, match="no place for the conversation's tools"):
+        template.render(TURNS, TOOLS)
