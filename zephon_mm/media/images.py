@@ -7,19 +7,21 @@ over white, palettes looked up, CMYK and grey converted, 16-bit grey clipped as 
 animation the first picture is taken. Arrays are always height, width, channel, also for a side of
 one pixel.
 
-Resizing is torchvision's alone, and this is the only module that resizes.
+Resizing is torchvision's: the ATen call that its ``resize`` makes, made here, since importing
+torchvision takes as long again as torch, in every worker process. This is the only module that
+resizes.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+import platform
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torchvision.transforms.v2 import functional
-from torchvision.transforms.v2.functional import InterpolationMode
+from torch.nn.functional import interpolate
 
 from ..errors import MediaError
 from ..patches import Filter, PatchLayout
@@ -115,12 +117,24 @@ def resize_image(
     """
     if tuple(picture.shape[1:]) == tuple(size):
         return picture
-    return cast(
-        torch.Tensor,
-        functional.resize(
-            picture, list(size), interpolation=InterpolationMode(filter), antialias=True
-        ),
-    )
+    batch = picture.reshape(1, *picture.shape)
+    if batch.is_contiguous(memory_format=torch.channels_last):  # the result is then laid out so too
+        batch = batch.as_strided(batch.shape, (batch.numel(), *batch.stride()[1:]))
+    in_float = filter == "bilinear" and not _has_bilinear_uint8()
+    resized = interpolate(
+        batch.float() if in_float else batch,
+        size=list(size),
+        mode=filter,
+        align_corners=False,
+        antialias=True,
+    )[0]
+    return resized.round_().to(torch.uint8) if in_float else resized
+
+
+def _has_bilinear_uint8() -> bool:
+    """Whether torchvision leaves bilinear uint8 to ATen; elsewhere it goes through float32."""
+    fast = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return fast or platform.machine() in ("aarch64", "arm64")
 
 
 def patches_of(picture: torch.Tensor, patch: PatchLayout) -> NDArray[np.uint8]:

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageOps
 
 from zephon_mm.errors import MediaError
-from zephon_mm.media.images import decode_image, image_patches
+from zephon_mm.media.images import decode_image, image_patches, resize_image
 from zephon_mm.media.info import ImageInfo
 from zephon_mm.media.pixels import normalisation_table, normalise
 from zephon_mm.media.probe import probe_image
-from zephon_mm.patches import PatchLayout
+from zephon_mm.patches import Filter, PatchLayout
 
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -147,3 +148,30 @@ def test_nothing_is_left_open_or_warned_of(recwarn: pytest.WarningsRecorder) -> 
         decode_image(data, probe_image(data))
     gc.collect()
     assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("filter", "capability"),
+    [("bicubic", "AVX2"), ("lanczos", "AVX2"), ("bilinear", "AVX2"), ("bilinear", "DEFAULT")],
+)
+def test_resizing_equals_torchvisions_bytes_and_layout(
+    filter: Filter, capability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchvision.transforms.v2 import functional
+
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    rng = np.random.default_rng(7)
+    sides = (1, 2, 3, 8, 28, 31, 64, 100)
+    for height in sides:
+        for width in sides:
+            pixels = torch.from_numpy(rng.integers(0, 256, (height, width, 3), np.uint8))
+            picture = pixels.permute(2, 0, 1)
+            shown_so = [picture]
+            if width > 3:  # ATen refuses some narrow ones that are laid out so
+                shown_so += [picture[:, height // 3 :, : width // 2], picture.contiguous()]
+            for shown in shown_so:
+                size = tuple(int(side) for side in rng.choice(sides, 2))
+                mode = functional.InterpolationMode(filter)
+                want = functional.resize(shown, list(size), interpolation=mode, antialias=True)
+                got = resize_image(shown, (size[0], size[1]), filter)
+                assert torch.equal(got, want) and got.stride() == want.stride()
