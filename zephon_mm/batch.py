@@ -157,9 +157,12 @@ class Batch:
     @property
     def size_bytes(self) -> int:
         """Bytes of all tensors."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors())
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All tensors of the batch."""
         values = [getattr(self, entry.name) for entry in fields(self)]
-        tensors = [v for v in (*values, *self.extras.values()) if isinstance(v, torch.Tensor)]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return tuple(v for v in (*values, *self.extras.values()) if isinstance(v, torch.Tensor))
 
     @property
     def model_inputs(self) -> dict[str, Any]:
@@ -175,10 +178,13 @@ class Batch:
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
-        """The batch in page-locked memory; itself on a machine without a GPU."""
+        """The batch in page-locked memory; itself on a machine without a GPU.
+
+        Tensors that lie on a GPU stay there.
+        """
         if not torch.cuda.is_available():
             return self
-        return self._map(torch.Tensor.pin_memory)
+        return self._map(lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
 
     def _map(self, change: Any) -> Batch:
         changed: dict[str, Any] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 from .batch import IGNORE, Batch, DocumentSpan
 from .errors import ZephonError
 from .models.base import ModelFamily
+from .patches import are_bytes
 from .sample import MeasuredDocument, MediaSpan
+
+if TYPE_CHECKING:
+    from .patches import Patches
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +51,13 @@ class PackedRow:
     """One sequence: pieces in order, and the patches of their media.
 
     Attributes:
-        image_patches, video_patches: uint8 [n, columns], one of each medium, in token order.
+        image_patches, video_patches: uint8 [n, columns], one of each medium, in token order; arrays
+            of the CPU, or tensors of a device.
     """
 
     pieces: Sequence[PackedPiece]
-    image_patches: Sequence[NDArray[np.uint8]] = ()
-    video_patches: Sequence[NDArray[np.uint8]] = ()
+    image_patches: Sequence[Patches] = ()
+    video_patches: Sequence[Patches] = ()
 
 
 def collate(
@@ -201,21 +206,29 @@ def _grids(media: Sequence[MediaSpan]) -> torch.Tensor:
     return torch.tensor([span.grid for span in media], dtype=torch.int64).reshape(-1, 3)
 
 
-def _join(
-    patches: Sequence[NDArray[np.uint8]], media: Sequence[MediaSpan], columns: int
-) -> torch.Tensor:
-    """The patches of all media in one tensor, each checked against its grid; uint8 [n, columns]."""
+def _join(patches: Sequence[Patches], media: Sequence[MediaSpan], columns: int) -> torch.Tensor:
+    """The patches of all media in one tensor, each checked against its grid; uint8 [n, columns].
+
+    It lies on the device that any of them lies on.
+    """
     if len(patches) != len(media):
         raise ZephonError(f"patches of {len(patches)} media for {len(media)} media")
-    joined = torch.empty((sum(span.num_patches for span in media), columns), dtype=torch.uint8)
-    whole = joined.numpy()
+    device = next((p.device for p in patches if isinstance(p, torch.Tensor)), torch.device("cpu"))
+    shape = (sum(span.num_patches for span in media), columns)
+    joined = torch.empty(shape, dtype=torch.uint8, device=device)
     at = 0
     for array, span in zip(patches, media, strict=True):
-        if array.shape != (span.num_patches, columns) or array.dtype != np.uint8:
+        if array.shape != (span.num_patches, columns) or not are_bytes(array):
             raise ZephonError(
                 f"a {span.kind} of grid {span.grid} came as {array.dtype} {array.shape} instead of "
                 f"uint8 {(span.num_patches, columns)}"
             )
-        whole[at : at + len(array)] = array
+        part = joined[at : at + len(array)]
+        if isinstance(array, torch.Tensor):
+            part.copy_(array)
+        elif device.type == "cpu":
+            part.numpy()[...] = array
+        else:
+            part.copy_(torch.from_numpy(np.require(array, requirements=("C", "W"))))
         at += len(array)
     return joined

@@ -23,6 +23,7 @@ from .backends import (
 )
 from .batch import Batch
 from .config import DataConfig, ExecutionConfig, check_dp_size, lane_range
+from .device import open_device
 from .digests import DigestLog
 from .distributed import Checkpoints, Place, Share, sum_over
 from .errors import ConfigError, StateError
@@ -34,6 +35,7 @@ from .pipeline import (
     Step,
     loader_stats,
     no_documents,
+    on_device,
     open_run,
     run_length,
 )
@@ -95,7 +97,13 @@ class Loader(Checkpoints):
         self.execution = execution or ExecutionConfig()
         self.dp_rank, self.dp_size, self._dp_group = place.dp_rank, place.dp_size, place.group
         self._share = Share.of(share, share_group)
-        self._run = open_run(config, self.execution)
+        device = open_device(self.execution, config.pixel_class)
+        if device is not None and self._share is not None:
+            raise ConfigError(
+                "share='leader' sends batches that lie on the CPU: with device="
+                f"{self.execution.device!r} every peer loads its own, so use share='all'"
+            )
+        self._run = open_run(config, self.execution, device=device)
         self._report = Report(config, self.execution.reject_log)
         self._digests = DigestLog(
             self.execution.digest_log, self._run.identity, self.dp_rank, self.dp_size
@@ -152,6 +160,8 @@ class Loader(Checkpoints):
         try:
             for step in feed:
                 made = True
+                if step.arrival is not None:
+                    step.arrival.receive()
                 for batch in step.batches[:-1]:
                     self._count(batch)
                     yield batch
@@ -266,8 +276,9 @@ class Loader(Checkpoints):
         )
 
     def close(self) -> None:
-        """End all work in flight. The loader may be iterated again afterwards."""
+        """End all work in flight, close the shards. The loader may be iterated again afterwards."""
         self._close_feed()
+        self._run.reader.close()
         self._report.close()
         self._digests.close()
 
@@ -342,16 +353,17 @@ class Loader(Checkpoints):
             ahead=self.execution.prefetch if threads else 0,
             micro_batch=self.execution.micro_batch,
         ).run(first, end, until_empty=self._run.plan.finite and end is None)
+        hashed = on_device(self._digests.hashed(steps), self._run.device)
         return (
             Prefetcher(
-                self._digests.hashed(steps),
+                hashed,
                 self.execution.prefetch,
                 size_of=lambda step: step.size_bytes,
                 budget=self._budget,
                 cancel=backend.close,
             )
             if threads
-            else Direct(self._digests.hashed(steps), cancel=backend.close)
+            else Direct(hashed, cancel=backend.close)
         )
 
     def _owns(self, lane: int) -> bool:

@@ -7,7 +7,15 @@ take whole tiles ([n, 3, side, side]) it is a tile, that is a patch as large as 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    Patches = NDArray[np.uint8] | torch.Tensor
+    """Rows of bytes, uint8 [n, columns]: an array of the CPU, or a tensor on a device."""
 
 Filter = Literal["bicubic", "bilinear", "lanczos"]
 
@@ -59,6 +67,11 @@ class Pad:
     height: int
     width: int
     colour: tuple[int, int, int] = (0, 0, 0)
+
+
+def are_bytes(patches: Patches) -> bool:
+    """Whether an array or a tensor is of uint8; torch isn't imported for it."""
+    return str(patches.dtype) in ("uint8", "torch.uint8")
 
 
 Step = Crop | Resize | Pad

@@ -19,7 +19,7 @@ KERNELS = ROOT / "kernels" / "zephon_mm_kernels"
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "rng", "patches", "config", "sample"}),
     frozenset({"decoders", "models", "media", "formats", "shards", "batch", "collate", "context"}),
-    frozenset({"stages", "sequencer", "plan", "backends", "state"}),
+    frozenset({"stages", "sequencer", "plan", "backends", "state", "device"}),
     frozenset({"pipeline", "digests"}),
     frozenset({"distributed"}),
     frozenset({"loader"}),

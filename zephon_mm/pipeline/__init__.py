@@ -7,7 +7,7 @@ from .report import Report
 from .revival import Restored, Revival
 from .run import Run, open_run
 from .stats import loader_stats
-from .steps import Collate, RankSteps, Step
+from .steps import Collate, RankSteps, Step, on_device
 from .walk import lane_rows, walk_lane
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "lane_rows",
     "loader_stats",
     "no_documents",
+    "on_device",
     "open_run",
     "run_length",
     "walk_lane",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..backends import Backend
 from ..batch import Batch
 from ..collate import PackedRow, collate
 from ..config import DataConfig, ExecutionConfig, Source
-from ..decoders import REFERENCE, decoder_for, load_decoder
-from ..formats import check_options, load_format
+from ..decoders import REFERENCE, decoder_for, load_decoder, surface_decoder_for
+from ..device import DeviceStage
+from ..formats import AUTO, check_options, load_format
 from ..models import ModelFamily, Tokenizer, build_family, check_model, load_tokenizer
 from ..plan import Plan, SourceShape
 from ..sample import Rejected, SampleRef
@@ -20,6 +21,7 @@ from ..shards.access import REMOTE_RETRY
 from ..stages.materialise import Materialiser
 from ..stages.measure import Measurer
 from ..state import Identity, identity
+from .auto import resolve_formats
 from .lane import Lane
 from .progress import Bar
 
@@ -35,9 +37,15 @@ END_TOKENS = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "</s>")
 
 @dataclass(frozen=True)
 class Run:
-    """A data config, opened: everything that is a function of it and of the shards' bytes."""
+    """A data config, opened: everything that is a function of it and of the shards' bytes.
+
+    Attributes:
+        config: the data config, ``format="auto"`` replaced by the format that was found.
+        chosen_formats: for each source of which that was done, what was taken and why.
+    """
 
     config: DataConfig
+    chosen_formats: Mapping[str, str]
     manifests: tuple[Manifest, ...]
     plan: Plan
     reader: ShardReader
@@ -46,6 +54,7 @@ class Run:
     identity: Identity
     measure: Measurer
     materialise: Materialiser
+    device: DeviceStage | None = None
 
     def lane(
         self,
@@ -72,8 +81,8 @@ class Run:
     def collate(
         self, rows: Sequence[PackedRow], step: int, slots: Sequence[int], length: int
     ) -> Batch:
-        """Rows of a step as a batch, see `collate.collate`."""
-        return collate(
+        """Rows of a step as a batch, see `collate.collate`; on the run's device, if it has one."""
+        batch = collate(
             rows,
             family=self.family,
             sequence_length=length,
@@ -82,6 +91,7 @@ class Run:
             slots=slots,
             source_ids=[source.id for source in self.config.sources],
         )
+        return batch if self.device is None else self.device.upload(batch)
 
     def _name(self, ref: SampleRef) -> tuple[str, str]:
         index = self.reader.index(ref.source, ref.shard)
@@ -126,7 +136,10 @@ def access_of(execution: ExecutionConfig) -> Access:
 
 
 def open_run(
-    config: DataConfig, execution: ExecutionConfig, progress: Progress | None = None
+    config: DataConfig,
+    execution: ExecutionConfig,
+    progress: Progress | None = None,
+    device: DeviceStage | None = None,
 ) -> Run:
     """Open tokenizer and sources (indexing what is not indexed yet), and make the plan.
 
@@ -134,6 +147,7 @@ def open_run(
         config: the data config.
         execution: where indices go, and how reads are retried.
         progress: called with a source's id for each shard whose index is there; None: a bar.
+        device: makes clips and takes batches; None: they are made on the CPU and stay there.
 
     Raises:
         ConfigError: a path names nothing, the tokenizer is missing, every source is empty, the
@@ -143,19 +157,15 @@ def open_run(
     """
     check_model(config.model)  # names first: they cost nothing to look at
     decoder = decoder_for(config.pixel_class, execution.decoder)
-    if decoder != REFERENCE:
+    if decoder != REFERENCE and decoder != surface_decoder_for(config.pixel_class):
         _log.info("clips are decoded by %s", load_decoder(decoder).fingerprint)
     for source in config.sources:
-        load_format(source.format)
-        check_options(source.format, source.options)
+        if source.format != AUTO:
+            load_format(source.format)
+            check_options(source.format, source.options)
     tokenizer = load_tokenizer(config.tokenizer)
     family = build_family(config, tokenizer)
     manifests = tuple(_open_source(source, execution, progress) for source in config.sources)
-    plan = Plan(
-        config, [SourceShape(manifest.num_samples, manifest.max_chunk) for manifest in manifests]
-    )
-    for name in plan.empty_sources:
-        _log.warning("source %r has no samples; the others share its weight", name)
     reader = ShardReader(
         manifests,
         cache_dir=execution.cache_dir,
@@ -164,12 +174,19 @@ def open_run(
         max_ahead_bytes=min(MAX_AHEAD_BYTES, execution.memory_budget // 8),
         access=access_of(execution),
     )
+    config, chosen = resolve_formats(config, manifests, reader)
+    plan = Plan(
+        config, [SourceShape(manifest.num_samples, manifest.max_chunk) for manifest in manifests]
+    )
+    for name in plan.empty_sources:
+        _log.warning("source %r has no samples; the others share its weight", name)
     digests = {
         source.id: manifest.digest.hex()
         for source, manifest in zip(config.sources, manifests, strict=True)
     }
     return Run(
         config=config,
+        chosen_formats=chosen,
         manifests=manifests,
         plan=plan,
         reader=reader,
@@ -190,5 +207,7 @@ def open_run(
             decoder=decoder,
             image_decoder=execution.image_decoder,
             announce=execution.backend in ("serial", "threads"),
+            device=device,
         ),
+        device=device,
     )

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ..backends import Backend, Ticket
 from ..batch import Batch
 from ..collate import PackedPiece, PackedRow
 from ..config import DataConfig
+from ..device import Arrival, DeviceStage
 from ..errors import WorkerDiedError
 from ..sample import MeasuredDocument, MediaSpan, SampleRef
 from ..sequencer import Piece, Recipe
 from ..stages.materialise import MediaResult, MediaTask
 from .lane import Lane, LaneSnapshot
+
+if TYPE_CHECKING:
+    from ..patches import Patches
 
 Collate = Callable[[Sequence[PackedRow], int, Sequence[int], int], Batch]
 """``(rows, step, slots, sequence_length)`` → a batch."""
@@ -30,11 +32,15 @@ Collate = Callable[[Sequence[PackedRow], int, Sequence[int], int], Batch]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One finished step of a rank: its batches (micro-batches, in order) and the state after it."""
+    """One finished step of a rank: its batches (micro-batches, in order) and the state after it.
+
+    ``arrival``: what its reader waits for where the batches lie on a device.
+    """
 
     number: int
     batches: tuple[Batch, ...]
     lanes: tuple[LaneSnapshot, ...]
+    arrival: Arrival | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -157,7 +163,7 @@ class RankSteps:
     def _row(self, recipe: Recipe | None, media: Iterator[Ticket[MediaResult]]) -> PackedRow:
         """The row of a recipe; without one, a row of padding."""
         pieces = []
-        patches: dict[str, list[NDArray[np.uint8]]] = {"image": [], "video": []}
+        patches: dict[str, list[Patches]] = {"image": [], "video": []}
         for piece in recipe.pieces if recipe is not None else ():
             damaged = None
             for span in _spans(piece):
@@ -168,6 +174,29 @@ class RankSteps:
                 self.on_damaged(piece.document, damaged)
             pieces.append(PackedPiece(piece.document, piece.start, piece.stop, damaged is not None))
         return PackedRow(tuple(pieces), patches["image"], patches["video"])
+
+
+def on_device(steps: Iterator[Step], stage: DeviceStage | None) -> Iterator[Step]:
+    """The steps, whatever is done to make them queued on the device's stream; as they are without.
+
+    Closing it closes ``steps``.
+    """
+    if stage is None:
+        yield from steps
+        return
+    try:
+        while True:
+            with stage.on_stream():  # not held while the reader has the step
+                step = next(steps, None)
+                if step is None:
+                    return
+                step = replace(step, arrival=stage.arrival(step.batches))
+            yield step
+            del step
+    finally:
+        close = getattr(steps, "close", None)
+        if close is not None:
+            close()
 
 
 def _taken(ticket: Ticket[MediaResult], document: MeasuredDocument) -> MediaResult:

@@ -9,13 +9,14 @@ task is its encoded bytes, its patches and the decoder's own few frames.
 Routing: in class ``planes-v1`` another decoder than the reference gets the clips that it doesn't
 refuse (those not marked clean by ``index --verify`` among others), and the reference decodes
 whatever it refuses or fails at: its verdict is the only one. In an RGB class a refusal is damage.
+With a `DeviceStage` the same holds for its decoder, and patches of clips are tensors on the device.
 """
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +26,15 @@ from ..errors import MediaError
 from ..media.info import ImageInfo, VideoInfo, read_probe
 from ..models import ModelFamily
 from ..models.normalise import mean_patches
+from ..patches import are_bytes
 from ..sample import MediaSpan, SampleRef
 from ..shards import ShardReader
 from ..shards.index import Member
 from ..shards.reader import ReadCounts
+
+if TYPE_CHECKING:
+    from ..device import DeviceStage
+    from ..patches import Patches
 
 Bytes = bytes | bytearray | memoryview
 
@@ -51,11 +57,11 @@ class MediaResult:
     """One medium's pixels.
 
     Attributes:
-        patches: uint8 [span.num_patches, columns].
+        patches: uint8 [span.num_patches, columns]: an array, or a tensor on the run's device.
         damaged: why the medium could not be decoded (its patches have the mean colour), or None.
     """
 
-    patches: NDArray[np.uint8]
+    patches: Patches
     damaged: str | None = None
 
 
@@ -89,6 +95,7 @@ class Materialiser:
         image_decoder: of pictures: ``pillow`` or ``torchvision``.
         announce: tell the reader of each task as it is submitted, so that a remote shard's bytes
             are fetched while others are decoded; of use only where this process decodes.
+        device: makes the clips that it can, of the class whose decoder it has.
     """
 
     def __init__(
@@ -99,11 +106,13 @@ class Materialiser:
         decoder: str = REFERENCE,
         image_decoder: str = "pillow",
         announce: bool = False,
+        device: DeviceStage | None = None,
     ) -> None:
         self.reader = reader
         self._family = family
         self._decoder, self._image_decoder = decoder, image_decoder
         self._announce = announce
+        self._device = device
         self._start_counting()
 
     def _start_counting(self) -> None:
@@ -111,7 +120,7 @@ class Materialiser:
         self._count_lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("reader", "_family", "_decoder", "_image_decoder", "_announce")
+        kept = ("reader", "_family", "_decoder", "_image_decoder", "_announce", "_device")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -136,7 +145,7 @@ class Materialiser:
             mean = self._family.image_mean if image else self._family.video_mean
             patches = mean_patches(mean, span.num_patches, self._family.patches)
         expected = (span.num_patches, self._family.patches.columns)
-        if patches.shape != expected or patches.dtype != np.uint8:
+        if patches.shape != expected or not are_bytes(patches):
             raise ValueError(
                 f"{member.name!r} of {self.reader.url(ref.source, ref.shard)} gave patches "
                 f"{patches.dtype} {patches.shape}, expected uint8 {expected}"
@@ -177,7 +186,7 @@ class Materialiser:
         working = pixels * (_PICTURE_BYTES if span.kind == "image" else _CLIP_BYTES)
         return member.length + span.num_patches * self._family.patches.columns + working
 
-    def _decode(self, task: MediaTask, member: Member) -> NDArray[np.uint8]:
+    def _decode(self, task: MediaTask, member: Member) -> Patches:
         ref, span = task.ref, task.span
         info = None if member.probe is None else read_probe(member.probe)
         if span.kind == "image" and isinstance(info, ImageInfo):
@@ -207,12 +216,21 @@ class Materialiser:
             self._reroute()
         return view_patches(data, info, views, layout)
 
-    def _clip(self, data: Bytes, info: VideoInfo, span: MediaSpan) -> NDArray[np.uint8]:
+    def _clip(self, data: Bytes, info: VideoInfo, span: MediaSpan) -> Patches:
         from ..media.pixels import stream_patches
 
         wanted = (data, info, span.frames, span.size, self._family.patches)
+        exact = self._decoder in decoder_names("planes-v1")
+        if self._device is not None and self._device.makes_clips:
+            try:
+                return self._device.clip(*wanted)
+            except MediaError:
+                if not exact:
+                    raise
+            self._reroute()
+            return stream_patches(load_decoder(REFERENCE), *wanted)
         decoder = load_decoder(self._decoder)
-        if self._decoder == REFERENCE or self._decoder not in decoder_names("planes-v1"):
+        if self._decoder == REFERENCE or not exact:
             return stream_patches(decoder, *wanted)
         if decoder.refusal(info) is None:
             try:
