@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import pickle
 import socket
 import struct
@@ -100,13 +101,18 @@ def receive(link: socket.socket) -> tuple[Any, int | None]:
         EOFError: the other side is gone.
         OSError: EMFILE: a descriptor came and this process may open no more. The message was taken.
     """
+    fds: list[int] = []
     try:
         header, fds, _, _ = socket.recv_fds(link, _HEADER.size, 1, socket.MSG_CMSG_CLOEXEC)
         header += _receive(link, _HEADER.size - len(header))
         length, with_fd = _HEADER.unpack(header)
         message = pickle.loads(_receive(link, length))
-    except ConnectionError as error:
-        raise EOFError("the other process is gone") from error
+    except BaseException as error:
+        for fd in fds:  # the other side died between its header and the rest
+            os.close(fd)
+        if isinstance(error, ConnectionError):
+            raise EOFError("the other process is gone") from error
+        raise
     if with_fd and not fds:
         raise DescriptorError(Result(*message))
     return message, fds[0] if fds else None
