@@ -105,6 +105,8 @@ def measure(
                 total.add(measurement)
                 progress.advance(task)
             totals.append(total)
+    for name, choice in run.chosen_formats.items():
+        Console(highlight=False).print(f"{name}: {choice}", markup=False, soft_wrap=True)
     if not report({s.id: total for s, total in zip(data.sources, totals, strict=True)}):
         raise typer.Exit(1)
 

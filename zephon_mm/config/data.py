@@ -21,8 +21,9 @@ class Source:
     Args:
         id: a name that never changes; randomness is keyed by it, so renaming reshuffles.
         urls: brace expressions or paths of ``.tar`` shards, local or (later) remote.
-        format: ``text``, ``image_text``, ``video_text``, ``interleaved``, ``chat``, or
-            ``package.module:function`` for your own.
+        format: ``text``, ``image_text``, ``video_text``, ``interleaved``, ``obelics``, ``mmc4``,
+            ``chat``, ``packed``, ``energon``, ``auto`` (told from some samples, and said in the
+            log), or ``package.module:function`` for your own.
         weight: share in the mixture, relative to the other sources.
         epochs: passes over this source; None takes the run's ``stop.epochs``.
         mean_tokens: tokens of a mean document (``zephon-mm measure`` prints it); needed by every

@@ -20,9 +20,21 @@ from . import (
     text,
     video_text,
 )
+from .auto import AUTO, LOOKED_AT, Choice, choose
 from .base import Format, FormatOptions, Sample
 
-__all__ = ["CONVERSATIONS", "Format", "FormatOptions", "Sample", "check_options", "load_format"]
+__all__ = [
+    "AUTO",
+    "CONVERSATIONS",
+    "LOOKED_AT",
+    "Choice",
+    "Format",
+    "FormatOptions",
+    "Sample",
+    "check_options",
+    "choose",
+    "load_format",
+]
 
 _FORMATS: dict[str, ModuleType] = {
     "text": text,
@@ -49,8 +61,9 @@ def load_format(name: str) -> Format:
         return cast(Format, getattr(_FORMATS[name], name))
     module_name, colon, function_name = name.partition(":")
     if not colon:
-        close = difflib.get_close_matches(name, _FORMATS, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"formats are {', '.join(_FORMATS)}"
+        known = [*_FORMATS, AUTO]
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"formats are {', '.join(known)}"
         raise ConfigError(f"format={name!r}: {hint} or your own as 'package.module:function'")
     try:
         module = importlib.import_module(module_name)

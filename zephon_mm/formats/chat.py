@@ -39,7 +39,7 @@ from .base import (
 
 OPTIONS = frozenset({"json_field", "messages_key"})
 
-_MESSAGE_KEYS = ("messages", "conversations", "texts")
+MESSAGE_KEYS = ("messages", "conversations", "texts")
 _ROLES = {
     "human": "user",
     "user": "user",
@@ -154,7 +154,7 @@ def _messages(data: Any, what: str, key: str | None) -> tuple[list[Any], str]:
     if key is None and isinstance(data, list):
         return data, what
     head = checked_object(data, what)
-    wanted = _MESSAGE_KEYS if key is None else (key,)
+    wanted = MESSAGE_KEYS if key is None else (key,)
     for name in wanted:
         if head.get(name) is not None:
             return checked_list(head[name], f"{what}: {name!r}"), f"{what}: {name!r}"

@@ -124,7 +124,7 @@ class Measurer:
             problem = index.problem(ref.sample)
             if problem is not None:
                 raise SampleError(problem, stage="index")
-            sample = self._sample(ref, shard, key, index.members(ref.sample))
+            sample = read_sample(self.reader, ref.source, ref.shard, ref.sample)
             parts = self._parts(ref, sample)
             alone = sum(isinstance(part, ImagePart) for part in parts) == 1
             laid_out: list[TextPart | Block] = []
@@ -144,15 +144,6 @@ class Measurer:
             return _rejected(ref, shard, key, error)
         except Exception as error:
             return error
-
-    def _sample(self, ref: SampleRef, shard: str, key: str, fields: dict[str, int]) -> Sample:
-        def read(position: int) -> bytes | memoryview:
-            return self.reader.read(ref.source, ref.shard, position)
-
-        def name(position: int) -> str:
-            return self.reader.member(ref.source, ref.shard, position).name
-
-        return Sample(key, shard, fields, read, name)
 
     def _parts(self, ref: SampleRef, sample: Sample) -> tuple[Part, ...]:
         """The document's parts in order, template text included."""
@@ -275,6 +266,19 @@ class Measurer:
             len(frames), info.height, info.width, span.pts_seconds, span.fps
         )
         return replace(span, grid=layout.grid, size=layout.size)
+
+
+def read_sample(reader: ShardReader, source: int, shard: int, number: int) -> Sample:
+    """A sample as formats see it; its members are read when they are asked for."""
+    index = reader.index(source, shard)
+
+    def read(position: int) -> bytes | memoryview:
+        return reader.read(source, shard, position)
+
+    def name(position: int) -> str:
+        return reader.member(source, shard, position).name
+
+    return Sample(index.key(number), index.shard, index.members(number), read, name)
 
 
 def _call(function: Format, sample: Sample, options: FormatOptions) -> Document:

@@ -81,3 +81,10 @@ def test_a_source_without_a_document_is_said_and_is_status_1(folder: Path) -> No
     start = "photos: 0 of 8 samples looked at give a document; the commonest reason: quarantined in"
     assert line.startswith(start)
     assert re.search(r"^  text: [\d.]+$", result.stdout, re.MULTILINE)
+
+
+def test_it_says_what_auto_took_and_why(folder: Path) -> None:
+    result = measure(folder, 80, {"a": ("text.tar", "auto"), "half": ("half.tar", "text")})
+    assert result.exit_code == 0, result.output
+    said = "a: format text: 8 of 8 samples looked at have a member txt and no media"
+    assert said in result.stdout.splitlines()

@@ -1,0 +1,118 @@
+"""``auto``: which format a source's samples have, told from their members and JSON keys.
+
+Each sample that is looked at is taken for one format, by the first rule that fits; the source's
+format is the one that most are taken for. It depends on the samples' bytes alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigError, SampleError
+from .base import FormatOptions, Sample
+from .chat import MESSAGE_KEYS
+
+AUTO = "auto"
+LOOKED_AT = 20
+"""Samples of a source that are looked at."""
+
+_PARTS = frozenset({"text", "image", "video"})
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The format that was taken, and the sentence that says why."""
+
+    format: str
+    reason: str
+
+
+def choose(source: str, samples: Sequence[Sample], options: Mapping[str, Any]) -> Choice:
+    """The format of a source.
+
+    Args:
+        source: its id, for messages.
+        samples: those to look at, in order.
+        options: of the source.
+
+    Raises:
+        ConfigError: no sample has a known shape.
+    """
+    given = FormatOptions(options)
+    looks = [_look(sample, given) for sample in samples]
+    votes = Counter(look.format for look in looks if look.format)
+    if not votes:
+        seen = looks[0].reason if looks else "it has no sample that could be read"
+        raise ConfigError(
+            f"source {source!r}: format='auto' knows none of the {len(looks)} samples looked at; "
+            f"the first: {seen}. Name the format, or your own function"
+        )
+    name, count = votes.most_common(1)[0]  # of equals the one that was seen first
+    why = Counter(look.reason for look in looks if look.format == name).most_common(1)[0][0]
+    rest = [f"{n} look like {other}" for other, n in votes.most_common()[1:]]
+    unknown = len(looks) - sum(votes.values())
+    rest += [f"{unknown} like nothing known"] if unknown else []
+    tail = f" ({', '.join(rest)})" if rest else ""
+    return Choice(name, f"{count} of {len(looks)} samples looked at have {why}{tail}")
+
+
+def _look(sample: Sample, options: FormatOptions) -> Choice:
+    """What one sample is taken for; an empty format: for nothing known."""
+    field = options.string("json_field") or "json"
+    data: Any = None
+    if sample.has(field):
+        try:
+            data = sample.json(field)
+        except SampleError as error:
+            return Choice("", error.reason)
+    found = _of_list(data) if isinstance(data, list) else None
+    if isinstance(data, dict):
+        found = _of_object(data, options)
+    return found or _of_members(sample, data) or Choice("", f"it has {sample.describe()}")
+
+
+def _of_list(data: list[Any]) -> Choice | None:
+    heads = [item for item in data if isinstance(item, dict)]
+    if not heads or len(heads) != len(data):
+        return None
+    if all("role" in head or "from" in head for head in heads):
+        return Choice("chat", "a JSON list of messages")
+    if all(any(isinstance(head.get(key), list) for key in MESSAGE_KEYS) for head in heads):
+        return Choice("packed", "a JSON list of conversations")
+    if all(_PARTS & head.keys() for head in heads):
+        return Choice("interleaved", "a JSON list of text, image and video")
+    return None
+
+
+def _of_object(data: dict[str, Any], options: FormatOptions) -> Choice | None:
+    def lists(*keys: str) -> bool:
+        return all(isinstance(data.get(key), list) for key in keys)
+
+    if lists("text_list", "image_info"):
+        return Choice("mmc4", "a JSON with 'text_list' and 'image_info'")
+    if lists("captions", "images"):
+        return Choice("packed", "a JSON with 'images' and 'captions'")
+    if lists("images", "texts") and not any(isinstance(text, dict) for text in data["texts"]):
+        return Choice("obelics", "a JSON with 'images' and 'texts'")
+    own = options.string("messages_key")
+    for key in MESSAGE_KEYS if own is None else (own,):
+        if lists(key):
+            return Choice("chat", f"a JSON with {key!r}")
+    key = options.string("parts_key") or "parts"
+    return Choice("interleaved", f"a JSON with {key!r}") if lists(key) else None
+
+
+def _of_members(sample: Sample, data: Any) -> Choice | None:
+    keys = data.keys() if isinstance(data, dict) else ()
+    text = "txt" if sample.has("txt") else next((k for k in ("caption", "text") if k in keys), None)
+    if text is None:
+        return None
+    where = "a member txt" if text == "txt" else f"a JSON with {text!r}"
+    if any("/" not in field for field in sample.video_fields()):
+        return Choice("video_text", f"a clip and {where}")
+    if any("/" not in field for field in sample.image_fields()):
+        return Choice("image_text", f"a picture and {where}")
+    return Choice("text", f"{where} and no media") if text != "caption" else None

@@ -1,0 +1,54 @@
+"""``format="auto"``: a look at some samples of a source, before a run is made of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..config import DataConfig
+from ..formats import AUTO, LOOKED_AT, Sample, choose
+from ..shards import Manifest, ShardReader
+from ..stages.measure import read_sample
+
+_log = logging.getLogger("zephon_mm")
+
+
+def resolve_formats(
+    config: DataConfig, manifests: Sequence[Manifest], reader: ShardReader
+) -> tuple[DataConfig, dict[str, str]]:
+    """The config with every ``auto`` replaced, and for each such source what was taken and why.
+
+    The choice depends on the shards alone, so it is the same on every rank; it is logged.
+
+    Raises:
+        ConfigError: no sample of a source has a known shape.
+        StorageError, ShardIndexError: a sample can't be read.
+    """
+    chosen: dict[str, str] = {}
+    sources = []
+    for number, source in enumerate(config.sources):
+        if source.format == AUTO and manifests[number].num_total:
+            samples = list(_samples(number, manifests[number], reader))
+            choice = choose(source.id, samples, source.options)
+            chosen[source.id] = f"format {choice.format}: {choice.reason}"
+            _log.info("source %r: %s", source.id, chosen[source.id])
+            source = replace(source, format=choice.format)
+        elif source.format == AUTO:
+            source = replace(source, format="text")  # it has no sample
+        sources.append(source)
+    return replace(config, sources=tuple(sources)), chosen
+
+
+def _samples(source: int, manifest: Manifest, reader: ShardReader) -> Iterator[Sample]:
+    """At most `LOOKED_AT` samples, evenly spread, those left out that the index quarantines."""
+    total = manifest.num_total
+    ends = np.cumsum(manifest.num_samples)
+    for at in np.unique(np.linspace(0, total - 1, min(LOOKED_AT, total)).astype(np.int64)).tolist():
+        shard = int(np.searchsorted(ends, at, side="right"))
+        sample = at - int(ends[shard] - manifest.num_samples[shard])
+        index = reader.index(source, shard)
+        if index.problem(sample) is None:
+            yield read_sample(reader, source, shard, sample)
