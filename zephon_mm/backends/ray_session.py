@@ -13,19 +13,23 @@ Ray also can't put a handler of its own on the trainer's SIGTERM.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import logging
 import multiprocessing.spawn
 import os
+import socket
 import subprocess
 import sys
 import threading
+import time
+import warnings
 from collections.abc import Iterator
 from typing import Any, Final
 
 from zephon_mm.backends import ray_reaper
-from zephon_mm.backends.base import ForkedError
-from zephon_mm.errors import MissingDependencyError, WorkerError
+from zephon_mm.backends.base import ForkedError, describe
+from zephon_mm.errors import ConfigError, MissingDependencyError, WorkerError
 
 __all__ = ["Session", "load_ray"]
 
@@ -33,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 _LEAST_STORE_BYTES: Final = 80 << 20  # Ray refuses less than 75 MiB
 _SHARE_OF_SHM: Final = 0.8
+_TRIES: Final = 3
+_TURN_SECONDS: Final = 180.0
 
 _lock = threading.Lock()
 _open: Session | None = None
@@ -61,17 +67,19 @@ class Session:
         folder: of a local cluster, where Ray logs.
     """
 
-    def __init__(self, ray: Any) -> None:
+    def __init__(self, ray: Any, address: str) -> None:
         self.ray = ray
+        self._address = address
         self.local = False
         self.folder = ""
         self._reaper: subprocess.Popen[bytes] | None = None
         self._pid = os.getpid()
-        self._holders = 1
+        self._holders = 0
+        self._job = ""
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
         self._end = threading.Event()
-        self._error: BaseException | None = None
+        self._error: str | None = None
 
     @staticmethod
     def hold(address: str | None, workers: int, store_bytes: int) -> Session:
@@ -86,6 +94,7 @@ class Session:
         Raises:
             MissingDependencyError: Ray is not installed.
             WorkerError: no connection, or no cluster can be started.
+            ConfigError: this process is connected to another cluster than ``address``.
             ForkedError: this process is a fork of one that was connected.
         """
         global _open
@@ -97,12 +106,16 @@ class Session:
                     "connection doesn't survive that: start this process with spawn, or use "
                     "backend='threads'"
                 )
-            if _open is not None and ray.is_initialized():
-                _open._holders += 1
+            if ray.is_initialized():
+                if _open is None or _open._job != _job(ray):  # the program's own
+                    _open = Session(ray, ray.get_runtime_context().gcs_address)
+                    _open._job = _job(ray)
+                _open._join(address)
                 return _open
-            session = Session(ray)
-            if not ray.is_initialized():
-                session._connect(address, workers, store_bytes)
+            address = address or os.environ.get("RAY_ADDRESS") or "local"
+            session = Session(ray, address)
+            session._connect(workers, store_bytes)
+            session._holders = 1
             _open = session
             return session
 
@@ -113,12 +126,13 @@ class Session:
             return
         with _lock:
             self._holders -= 1
-            if self._holders or self._thread is None:
+            if self._holders:
                 return
             if _open is self:
                 _open = None
-            self._end.set()
-            self._thread.join()
+            if self._thread is not None:
+                self._end.set()
+                self._thread.join()
 
     def keep_logs(self) -> None:
         """A worker died: the folder of a local cluster is not removed at the end."""
@@ -126,12 +140,20 @@ class Session:
 
     def alive(self) -> bool:
         """Whether Ray is still connected."""
-        return bool(self.ray.is_initialized())
+        return self._job == _job(self.ray)
 
-    def _connect(self, address: str | None, workers: int, store_bytes: int) -> None:
-        address = address or os.environ.get("RAY_ADDRESS") or "local"
-        self.local = address == "local"
-        how: dict[str, Any] = {"address": address}
+    def _join(self, address: str | None) -> None:
+        if address is not None and address not in (self._address, "auto"):
+            raise ConfigError(
+                f"ray_address={address!r}: this program is connected to {self._address!r} already, "
+                "and a process has one connection to Ray: leave ray_address out, or call "
+                "ray.shutdown() before"
+            )
+        self._holders += 1
+
+    def _connect(self, workers: int, store_bytes: int) -> None:
+        self.local = self._address == "local"
+        how: dict[str, Any] = {"address": self._address}
         if self.local:
             how |= {
                 "num_cpus": workers,
@@ -139,23 +161,37 @@ class Session:
                 "include_dashboard": False,
                 "object_store_memory": _store_size(store_bytes),
             }
+        for tries_left in reversed(range(_TRIES if self.local else 1)):
+            with _turn() if self.local else contextlib.nullcontext():
+                self._start(how)
+            if self._error is None:
+                return
+            if not tries_left or "timed out" not in self._error:
+                break
+            _log.warning("the start of a local Ray cluster failed (%s), again", self._error)
+        what = (
+            "a local Ray cluster can't be started" if self.local else f"no Ray at {self._address}"
+        )
+        raise WorkerError(
+            f"{what} ({self._error}): see `ray status`, and name a cluster that runs (ray_address, "
+            "or RAY_ADDRESS), or use backend='processes'"
+        )
+
+    def _start(self, how: dict[str, Any]) -> None:
+        self._error = None
+        self._ready.clear()
         self._thread = threading.Thread(
             target=self._live, args=(how,), name="zephon_mm_ray_session", daemon=True
         )
         self._thread.start()
         try:
             self._ready.wait()
-        except BaseException:  # Ctrl-C: it ends once it has started
+        except BaseException:  # Ctrl-C: what has begun to start is ended
             self._end.set()
+            self._thread.join()
             raise
         if self._error is not None:
-            self._thread.join()
-            error, self._error = self._error, None
-            what = "a local Ray cluster can't be started" if self.local else f"no Ray at {address}"
-            raise WorkerError(
-                f"{what} ({type(error).__name__}: {error}): see `ray status`, and name a cluster "
-                "that runs (ray_address, or RAY_ADDRESS), or use backend='processes'"
-            ) from error
+            self._thread.join()  # and with it whatever it has started
 
     def _tell(self, line: str) -> None:
         if self._reaper is not None and self._reaper.stdin is not None:
@@ -170,19 +206,54 @@ class Session:
                 self._reaper = _start_reaper()
             with _quiet():
                 context = self.ray.init(**how, log_to_driver=False, configure_logging=False)
+            self._job = _job(self.ray)
             if self.local:
                 self.folder = context.address_info["session_dir"]
                 self._tell(self.folder)
             del context
         except BaseException as error:
-            self._error = error
+            self._error = describe(error)
+        if self._error is not None:
+            _forget()
         self._ready.set()
         if self._error is None:
             self._end.wait()
-            with _quiet():
-                self.ray.shutdown()
+            if self._job == _job(self.ray):  # else the program has ended it, and begun another
+                with _quiet():
+                    self.ray.shutdown()
         if self._reaper is not None:
             self._reaper.communicate()
+
+
+def _forget() -> None:
+    """Drop what a failed start has left, whose processes end with its thread."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@contextlib.contextmanager
+def _turn() -> Iterator[None]:
+    """One local cluster at a time starts on this host: Ray gives up a start after 30 s.
+
+    Who has the turn holds a socket with a name that is in no folder, and that ends with it.
+    """
+    deadline = time.monotonic() + _TURN_SECONDS
+    with socket.socket(socket.AF_UNIX) as turn:
+        while sys.platform == "linux" and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):  # another one has it
+                turn.bind(f"\0zephon_mm-ray-{os.getuid()}")
+                break
+            time.sleep(0.1)
+        yield
+
+
+def _job(ray: Any) -> str:
+    """Which connection this process has now; empty: none."""
+    if not ray.is_initialized():
+        return ""
+    context = ray.get_runtime_context()
+    return f"{context.gcs_address} {context.get_job_id()}"
 
 
 def _start_reaper() -> subprocess.Popen[bytes]:

@@ -86,8 +86,8 @@ class ExecutionConfig:
             text("ray_address", self.ray_address)
             check(
                 "://" not in self.ray_address,
-                f"ray_address={self.ray_address!r}: Ray Client is not supported; run the trainer on "
-                "a node of the cluster, and give host:port, 'auto' or 'local'",
+                f"ray_address={self.ray_address!r}: Ray Client is not supported; run the trainer "
+                "on a node of the cluster, and give host:port, 'auto' or 'local'",
             )
         whole("prefetch", self.prefetch)
         whole("memory_budget", self.memory_budget)

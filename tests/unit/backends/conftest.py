@@ -33,14 +33,18 @@ def _wait_until() -> Callable[..., bool]:
 
 
 @pytest.fixture(autouse=True)
-def watchdog() -> Iterator[None]:
-    """A hang becomes a failure: waits in the main thread are interruptible."""
+def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A hang becomes a failure: waits in the main thread are interruptible.
+
+    A module whose tests take longer sets its own ``WATCHDOG_SECONDS``.
+    """
+    seconds = getattr(request.module, "WATCHDOG_SECONDS", WATCHDOG_SECONDS)
 
     def ring(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"the test hung for {WATCHDOG_SECONDS} s")
+        raise TimeoutError(f"the test hung for {seconds} s")
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, WATCHDOG_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     yield
     signal.setitimer(signal.ITIMER_REAL, 0.0)
     signal.signal(signal.SIGALRM, before)

@@ -20,10 +20,12 @@ from tests.ray_nodes import Nodes
 from tests.unit.backends import workers
 from tests.unit.backends.test_processes import alive
 from zephon_mm.backends import ByteBudget, Cancelled, RayBackend, open_backend, ray, ray_session
-from zephon_mm.errors import MissingDependencyError, WorkerDiedError, WorkerError
+from zephon_mm.config import ExecutionConfig
+from zephon_mm.errors import ConfigError, MissingDependencyError, WorkerDiedError, WorkerError
 
 Wait = Callable[..., bool]
 BUDGET = 16 << 20
+WATCHDOG_SECONDS = 200.0  # where Ray starts on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +205,14 @@ def test_an_actor_that_cannot_start_says_why(
     with pytest.raises(WorkerError, match=r"can't be started \(.*the trainer has 9.9: install"):
         backend.submit(abs, 1).result()
     backend.close()
+
+
+def test_another_cluster_than_the_connected_one_is_an_error(ray_cluster: Nodes) -> None:
+    with pytest.raises(ConfigError, match=r"ray_address='local': this program is connected to"):
+        RayBackend(1, address="local")
+    RayBackend(1, address=ray_cluster.address).close()
+    with pytest.raises(ConfigError, match="Ray Client is not supported"):
+        ExecutionConfig(backend="ray", ray_address="ray://head:10001")
 
 
 def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

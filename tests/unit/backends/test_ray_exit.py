@@ -14,6 +14,8 @@ import pytest
 from tests.ray_nodes import Nodes
 from tests.unit.backends.test_processes_exit import ROOT, gone_within
 
+WATCHDOG_SECONDS = 200.0  # where Ray starts on a busy machine
+
 HEAD = """
 import os, sys, threading, time
 from tests.unit.backends import workers
@@ -119,6 +121,9 @@ if __name__ == "__main__":
         backend.submit(abs, -8).result()
     except Exception as error:
         print(type(error).__name__, str(error)[:17])
+    ray.init(log_to_driver=False, configure_logging=False)
+    backend.close()
+    print(ray.is_initialized())
 """
     before = set(ray_cluster.actors())
     process = start(tmp_path, body, RAY_ADDRESS=ray_cluster.address)
@@ -134,5 +139,6 @@ if __name__ == "__main__":
         "True []",
         "8",
         "WorkerError Ray was shut down",
+        "True",
     ]
     assert ray_cluster.ray.is_initialized() and set(ray_cluster.actors()) <= before
