@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .config import (
     DataConfig,
     ExecutionConfig,
+    Filter,
     ImageSizing,
     Packing,
     Source,
@@ -59,6 +60,7 @@ __all__ = [
     "ConfigError",
     "DataConfig",
     "ExecutionConfig",
+    "Filter",
     "ImageSizing",
     "Loader",
     "MissingDependencyError",

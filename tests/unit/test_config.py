@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from zephon_mm.config import (
     DataConfig,
     ExecutionConfig,
+    Filter,
     ImageSizing,
     Packing,
     Source,
@@ -303,3 +304,48 @@ def test_a_rank_outside_the_group_is_refused(size: int, rank: int) -> None:
 def test_rank_counts_that_fit() -> None:
     for size in (1, 2, 3, 4, 6, 8, 12, 24):
         check_dp_size(24, size, size - 1)
+
+
+def test_a_filter_is_the_same_from_yaml_and_from_python(tmp_path: Path) -> None:
+    made = Filter(width=(64, None), fps=(5, 60.5), keys=("a/*",), function="my.module:keep")
+    data = config(sources=(source(filter=made),)).to_dict()
+    written = {"width": [64, None], "fps": [5, 60.5], "keys": ["a/*"], "function": "my.module:keep"}
+    data["sources"][0]["filter"] = written
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(data))
+    read = DataConfig.from_yaml(tmp_path / "a.yaml")
+    assert read.sources[0].filter == made and made.active and not Filter().active
+    assert json.dumps(read.to_dict()) == json.dumps(DataConfig.from_dict(read.to_dict()).to_dict())
+    assert read == config(sources=(source(filter=made),))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"width": 64}, "filter.width=64: must be .least, most."),
+        ({"width": (1, 2, 3)}, "filter.width"),
+        ({"width": (None, None)}, "limits nothing"),
+        ({"fps": (30, 5)}, "the least is above the most"),
+        ({"aspect": (-1, 2)}, "0 or more"),
+        ({"duration": (math.nan, 2)}, "0 or more"),
+        ({"frames": (True, 2)}, "0 or more"),
+        ({"frames": ("1", 2)}, "0 or more"),
+        ({"keys": "a*"}, "must be a list of patterns"),
+        ({"not_keys": ("a", "")}, "must be a list of patterns"),
+        ({"function": "keep"}, "package.module:function"),
+        ({"function": ":keep"}, "package.module:function"),
+        ({"function": 1}, "filter.function"),
+    ],
+)
+def test_a_filter_that_makes_no_sense(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Filter(**changes)
+
+
+def test_a_filter_in_yaml_is_checked_by_name() -> None:
+    data = config().to_dict()
+    data["sources"][0]["filter"] = {"widht": [1, 2]}
+    with pytest.raises(ConfigError, match=r"sources\.0\.filter\.widht.*did you mean.*width"):
+        DataConfig.from_dict(data)
+    data["sources"][0]["filter"] = {"width": [2, 1]}
+    with pytest.raises(ConfigError, match="the least is above the most"):
+        DataConfig.from_dict(data)

@@ -6,6 +6,7 @@ says how the work is done and changes no batch. Both are frozen and checked when
 
 from .data import DataConfig, ImageSizing, Packing, Source, Stop, VideoSampling
 from .execution import ExecutionConfig
+from .filter import Filter
 from .reading import load_yaml
 from .schedule import (
     Schedule,
@@ -19,6 +20,7 @@ from .schedule import (
 __all__ = [
     "DataConfig",
     "ExecutionConfig",
+    "Filter",
     "ImageSizing",
     "Packing",
     "Schedule",

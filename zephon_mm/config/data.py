@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from ..errors import ConfigError
 from .checks import check, instance, pixel_budget, positive, text, whole
+from .filter import Filter
 from .schedule import Schedule, freeze_schedule, schedule_at, schedule_steps
 
 
@@ -32,6 +33,7 @@ class Source:
             base name.
         allow_truncated: keep the whole members of a shard that is cut short.
         options: plain values handed to the format function.
+        filter: which of its samples are used.
     """
 
     id: str
@@ -43,6 +45,7 @@ class Source:
     key: Literal["first_dot", "last_dot"] = "first_dot"
     allow_truncated: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    filter: Filter = field(default_factory=Filter)
 
     def __post_init__(self) -> None:
         text("Source.id", self.id)
@@ -62,6 +65,7 @@ class Source:
         positive(f"source {self.id!r}: mean_tokens", self.mean_tokens, optional=True)
         instance(f"source {self.id!r}: allow_truncated", self.allow_truncated, bool)
         instance(f"source {self.id!r}: options", self.options, Mapping)
+        instance(f"source {self.id!r}: filter", self.filter, Filter)
         try:
             json.dumps(dict(self.options), allow_nan=False)
         except (TypeError, ValueError) as error:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from ..errors import ConfigError
 from .data import SECTIONS, DataConfig, Source
 from .execution import ExecutionConfig
+from .filter import Filter
 
 _Config = TypeVar("_Config", DataConfig, ExecutionConfig)
 
@@ -73,3 +74,6 @@ def _check_names(cls: type[Any], data: Any, at: str) -> None:
         for i, source in enumerate(sources if isinstance(sources, list | tuple) else ()):
             if not isinstance(source, Source):
                 _check_names(Source, source, f"{at}sources.{i}.")
+                chosen = source.get("filter")
+                if isinstance(chosen, Mapping):
+                    _check_names(Filter, chosen, f"{at}sources.{i}.filter.")

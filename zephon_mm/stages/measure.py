@@ -37,6 +37,7 @@ from ..sample import (
 from ..shards import ShardReader
 from ..shards.reader import ReadCounts
 from .chat import ChatTemplate
+from .filters import Candidate, SampleFilter
 from .tokens import Block, Encoded, encode_documents
 
 _REASON_CHARACTERS = 500
@@ -87,6 +88,7 @@ class Measurer:
             (load_format(source.format), FormatOptions(source.options, self.config.template))
             for source in self.config.sources
         ]
+        self._filters = [SampleFilter(source.filter) for source in self.config.sources]
         self._chat: ChatTemplate | None = None
         self._chat_lock = threading.Lock()
 
@@ -124,6 +126,7 @@ class Measurer:
             problem = index.problem(ref.sample)
             if problem is not None:
                 raise SampleError(problem, stage="index")
+            self._filters[ref.source].check_key(key)
             sample = read_sample(self.reader, ref.source, ref.shard, ref.sample)
             parts = self._parts(ref, sample)
             alone = sum(isinstance(part, ImagePart) for part in parts) == 1
@@ -149,6 +152,8 @@ class Measurer:
         """The document's parts in order, template text included."""
         function, options = self._formats[ref.source]
         document = _call(function, sample, options)
+        if self._filters[ref.source].active:
+            self._filter(ref, sample, document)
         self._check_kinds(document)
         if document.turns:
             parts = tuple(
@@ -164,6 +169,16 @@ class Measurer:
             if not isinstance(part, TextPart) and part.field not in sample.fields:
                 raise sample.missing(f"member {part.field!a}, which the format names")
         return parts
+
+    def _filter(self, ref: SampleRef, sample: Sample, document: Document) -> None:
+        """Raise SampleError (kind ``filtered``) if the source's filter leaves the sample out."""
+        infos = []
+        for part in document.all_parts:
+            position = None if isinstance(part, TextPart) else sample.fields.get(part.field)
+            if position is not None:
+                probe = self.reader.member(ref.source, ref.shard, position).probe
+                infos += [] if probe is None else [read_probe(probe)]
+        self._filters[ref.source].check(Candidate(sample.key, sample.shard, document, tuple(infos)))
 
     def _check_kinds(self, document: Document) -> None:
         """Raise MediaError (kind ``dropped``) if the model can't be shown a medium of it."""

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from tests.tiny import write_tokenizer
-from zephon_mm.config import DataConfig, Source
+from zephon_mm.config import DataConfig, Filter, Source
 from zephon_mm.media.probe import probe_member
 from zephon_mm.models import build_family, load_tokenizer
 from zephon_mm.sample import MeasuredDocument, Measurement, Rejected, SampleRef
@@ -86,9 +86,17 @@ def measurer(tokenizer_folder: Path) -> Opener:
         tokenizer: Path | None = None,
         options: Mapping[str, Any] | None = None,
         key: str = "first_dot",
+        filter: Filter | None = None,
         **fields: Any,
     ) -> Measurer:
-        source = Source(id="s", urls=urls, format=format, options=dict(options or {}), key=key)  # type: ignore[arg-type]
+        source = Source(
+            id="s",
+            urls=urls,
+            format=format,
+            options=dict(options or {}),
+            key=key,  # type: ignore[arg-type]
+            filter=filter or Filter(),
+        )
         fields = {"model": "qwen2_5_vl", **fields}
         config = DataConfig(
             sources=(source,), tokenizer=str(tokenizer or tokenizer_folder), **fields
