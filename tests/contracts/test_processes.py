@@ -29,13 +29,19 @@ def processes(workers: int, **other: Any) -> ExecutionConfig:
 
 
 def workers_of(parent: int) -> list[int]:
-    """Process ids of the worker processes of this process."""
+    """Process ids of the worker processes of this process, which a process of its forked."""
+    found = []
+    for pid in children_of(parent):
+        if b"zephon_mm-template" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            found += children_of(pid)
+    return found
+
+
+def children_of(parent: int) -> list[int]:
     found = []
     for children in Path(f"/proc/{parent}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread or the process has just ended
-            for pid in children.read_text().split():
-                if b"zephon_mm-worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    found.append(int(pid))
+            found += [int(pid) for pid in children.read_text().split()]
     return found
 
 

@@ -15,12 +15,14 @@ __all__ = ["Callables", "Received"]
 
 _PROTOCOL: Final = 5
 _MOST: Final = 64
+_OWN: Final = {"__main__", "__mp_main__", "builtins"}
 
 
 class _Sent(NamedTuple):
     obj: Any  # kept, so that its id stays its own
     number: int
     pickle: bytes
+    modules: frozenset[str]  # that unpickling imports, its parts' included
     parts: list[_Sent]  # what it refers to, and what these refer to
 
 
@@ -46,9 +48,7 @@ class Callables:
             Exception: whatever pickle raises for ``fn``.
         """
         with self._lock:
-            if id(fn) not in self._sent and len(self._sent) >= _MOST:
-                self._sent.clear()
-            sent = self._number(fn)
+            sent = self._number_anew(fn)
             news = [(s.number, s.pickle) for s in [*sent.parts, sent] if s.number not in known]
             forgotten: list[int] = []
             if len(known) > _MOST:
@@ -57,6 +57,20 @@ class Callables:
             known.difference_update(forgotten)
             return sent.number, news, forgotten
 
+    def modules(self, fn: Any) -> frozenset[str]:
+        """Names of the modules that unpickling ``fn`` imports; the main module is not among them.
+
+        Raises:
+            Exception: whatever pickle raises for ``fn``.
+        """
+        with self._lock:
+            return self._number_anew(fn).modules
+
+    def _number_anew(self, fn: Any) -> _Sent:
+        if id(fn) not in self._sent and len(self._sent) >= _MOST:
+            self._sent.clear()
+        return self._number(fn)
+
     def _number(self, obj: Any) -> _Sent:
         found = self._sent.get(id(obj))
         if found is None:
@@ -64,7 +78,9 @@ class Callables:
             pickler = _Pickler(out, obj, self._number)
             pickler.dump(obj)
             self._made += 1
-            found = _Sent(obj, self._made, out.getvalue(), list(pickler.parts.values()))
+            parts = list(pickler.parts.values())
+            modules = pickler.modules.union(*(part.modules for part in parts)) - _OWN
+            found = _Sent(obj, self._made, out.getvalue(), frozenset(modules), parts)
             self._sent[id(obj)] = found
         return found
 
@@ -75,8 +91,12 @@ class _Pickler(pickle.Pickler):
         self._top = top
         self._number = number
         self.parts: dict[int, _Sent] = {}
+        self.modules: set[str] = set()
 
     def persistent_id(self, obj: Any) -> int | None:
+        module = getattr(obj, "__module__", None)  # of a function, a class, an object's class
+        if isinstance(module, str):
+            self.modules.add(module)
         if obj is self._top or not getattr(type(obj), "one_a_worker", False):
             return None
         sent: _Sent = self._number(obj)

@@ -1,49 +1,34 @@
 """The parent's side of one worker process: start it, call it, end it.
 
-It is a fresh interpreter (never a fork, which would copy locks that other threads hold, and a CUDA
-context that does not survive), given the parent's ``sys.path`` and one end of a socket. The
-parent's main module is imported in it only if a callable comes from there, so a script that is not
-guarded by ``if __name__ == "__main__"`` is not run again.
+The parent's main module is imported in it only if a callable comes from there, so a script that is
+not guarded by ``if __name__ == "__main__"`` is not run again.
 """
 
 from __future__ import annotations
 
 import json
 import multiprocessing.process
-import multiprocessing.spawn
 import os
 import pickle
-import signal
+import select
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from zephon_mm.backends import wire
 from zephon_mm.backends.callables import Callables
 from zephon_mm.backends.shared import IdleRoom, Leases
 from zephon_mm.errors import ConfigError, WorkerError
 
-__all__ = ["ONE_THREAD", "Setup", "WorkerProcess", "describe_exit"]
+if TYPE_CHECKING:
+    from zephon_mm.backends.template import Template
+
+__all__ = ["ONE_THREAD", "Setup", "WorkerProcess"]
 
 SHARED_FROM_BYTES: Final = 128 << 10
 """Arrays of at least so many bytes come through shared memory, smaller ones through the socket."""
-
-_END_SECONDS: Final = 1.0
-
-_BOOT: Final = """\
-import json, socket, sys
-link = socket.socket(fileno=int(sys.argv[1]))
-size = int.from_bytes(link.recv(8, socket.MSG_WAITALL), "little")
-if size == 0:
-    sys.exit()
-setup = json.loads(link.recv(size, socket.MSG_WAITALL))
-sys.path[:] = setup["path"]
-from zephon_mm.backends.worker import main
-main(link, setup)
-"""
 
 ONE_THREAD: Final = {
     name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -107,54 +92,40 @@ def _main_module() -> dict[str, str]:
 
 
 class WorkerProcess:
-    """One worker process, used by the one thread that made it and that must live as long.
+    """One worker process, used by one thread.
 
     Args:
-        setup: see ``Setup``.
+        template: what forks it.
         name: shown in its command line.
         callables: what was pickled for the workers of the backend.
         room: for its idle buffers.
+        fork: False: the template's process becomes the worker.
 
     Raises:
         OSError: it can't be started: too many processes, no memory.
+        ThreadsError: the template has threads, so it can't fork.
     """
 
-    def __init__(self, setup: Setup, name: str, callables: Callables, room: IdleRoom) -> None:
+    def __init__(
+        self, template: Template, name: str, callables: Callables, room: IdleRoom, *, fork: bool
+    ) -> None:
+        self.template = template
+        self.generation = template.generation
         self._callables = callables
         self._known: set[int] = set()
         self._leases = Leases(room)
         self._unusable: list[int] = []
         self._link, theirs = socket.socketpair()
         try:
-            # the mask of signals is inherited, see worker.SIGNALS
-            self.process = subprocess.Popen(
-                [
-                    os.fsdecode(multiprocessing.spawn.get_executable() or sys.executable),
-                    *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
-                    "-P",
-                    "-c",
-                    _BOOT,
-                    str(theirs.fileno()),
-                    name,
-                ],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                cwd=setup.folder,
-                env=os.environ | ONE_THREAD,
-            )
+            self._pid = (template.fork if fork else template.become)(name, theirs.fileno())
         except BaseException:
             self._link.close()
             raise
         finally:
             theirs.close()
-        self._setup = setup
 
     def wait_ready(self) -> None:
         """Wait until it can take items; EOFError: it died."""
-        try:
-            self._link.sendall(self._setup.message)
-        except ConnectionError as error:
-            raise EOFError("it died") from error
         wire.receive(self._link)
 
     def call(self, fn: Callable[[Any], Any], item: Any) -> tuple[Any, BaseException | None]:
@@ -189,8 +160,10 @@ class WorkerProcess:
         return self._unpack(fn, wire.Result(*message), fd)
 
     def gone(self) -> bool:
-        """Whether the process has died."""
-        return self.process.poll() is not None
+        """Whether the process has died; asked while it has nothing to do."""
+        poll = select.poll()
+        poll.register(self._link, select.POLLIN)
+        return bool(poll.poll(0))
 
     def hang_up(self) -> None:
         """From any thread: the process ends, and ``call`` raises EOFError."""
@@ -199,17 +172,13 @@ class WorkerProcess:
         except OSError:
             pass  # it is gone already
 
-    def end(self) -> int:
-        """End the process and everything of it here; its exit status, as ``Popen`` gives it."""
+    def end(self) -> str:
+        """End the process and everything of it here; how it ended."""
         self.hang_up()
-        try:
-            status = self.process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            status = self.process.wait()
+        ended = self.template.end_worker(self._pid)
         self._link.close()
         self._leases.close()
-        return status
+        return ended
 
     def _unpack(
         self, fn: Any, result: wire.Result, fd: int | None
@@ -235,13 +204,3 @@ class WorkerProcess:
                 f"what a worker process returned can't be unpickled here ({problem})"
             )
         return outcome
-
-
-def describe_exit(status: int) -> str:
-    """``killed by SIGKILL`` or ``exit status 3``."""
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"killed by signal {-status}"

@@ -2,19 +2,26 @@
 a crash of a library ends an item's worker and not the run.
 
 A thread a worker (``pool.Pool`` is their queue, as it is of the threads backend) sends it one item
-at a time and waits. Processes are started when the backend is made, without waiting: whichever is
-ready first takes the oldest item. The parent never runs an item itself, however long that takes:
-an item that crashes would take the trainer with it.
+at a time and waits. The parent never runs an item itself: one that crashes would take the trainer
+with it.
+
+Workers are forked from a template process (``template``), which is started when the backend is
+made, without waiting, and imports what items need once for all: the modules of their callables, and
+what a callable's ``modules_of(item)`` names. A worker that was forked before something it needs was
+imported is replaced by one that has it. A template that can't fork (threads) is told of once; from
+then on each worker is an interpreter of its own.
 
 A worker that dies is replaced, and its item given to the new one; the third death at one item is
-that item's error (``WorkerDiedError``), in its place. Closing ends the workers at once, busy or
-not: nobody wants what they would give. When the parent is killed, they end too (``worker``).
+that item's error (``WorkerDiedError``), in its place. If the template dies its workers do, and all
+are replaced. Closing ends the workers at once, busy or not: nobody wants what they would give. When
+the parent is killed, they end too.
 
 An item costs about 0.2 ms over a plain call; arrays come back through shared memory (``shared``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import sys
@@ -26,9 +33,10 @@ from typing import Any, Final, TypeVar
 from zephon_mm.backends.base import CLOSE_SECONDS, FINAL_SECONDS, brief
 from zephon_mm.backends.budget import ByteBudget
 from zephon_mm.backends.callables import Callables
-from zephon_mm.backends.child import Setup, WorkerProcess, describe_exit
+from zephon_mm.backends.child import Setup, WorkerProcess
 from zephon_mm.backends.pool import Pool, PoolTicket
 from zephon_mm.backends.shared import IdleRoom
+from zephon_mm.backends.template import Template, ThreadsError
 from zephon_mm.backends.threads import default_workers
 from zephon_mm.backends.worker import SIGNALS
 from zephon_mm.errors import ConfigError, WorkerDiedError, WorkerError
@@ -120,16 +128,51 @@ class _Crew:
         self._room = IdleRoom(budget)
         self._lock = threading.Lock()
         self._alive: set[WorkerProcess] = set()
+        self._template: Template | None = None
+        self._apart = False  # each worker from a template of its own
         self.closed = False
 
-    def start(self, name: str) -> WorkerProcess:
-        """A new worker, which is not ready yet.
+    def template(self) -> Template:
+        """The template process, a new one if there is none.
 
         Raises:
             EOFError: the backend is closed.
             OSError: it can't be started.
         """
-        worker = WorkerProcess(self._setup, name, self._callables, self._room)
+        with self._lock:
+            if self.closed:
+                raise EOFError("closed")
+            if self._template is None or self._template.gone:
+                self._template = Template(self._setup)
+            return self._template
+
+    def needed(self, fn: Any, item: Any) -> frozenset[str]:
+        """The modules that a worker needs for an item; none if they can't be told."""
+        try:
+            modules = self._callables.modules(fn)
+            return modules.union(fn.modules_of(item)) if hasattr(fn, "modules_of") else modules
+        except Exception:  # ``WorkerProcess.call`` says why it can't be sent
+            return frozenset()
+
+    def suits(self, worker: WorkerProcess, needed: frozenset[str]) -> bool:
+        """Whether a worker need not be replaced to have these modules."""
+        template = worker.template
+        if self._apart or template.covers(worker.generation, needed):
+            return True
+        try:
+            template.load(needed)
+        except OSError:
+            return False  # the worker has died with it
+        return template.covers(worker.generation, needed)
+
+    def start(self, name: str, needed: frozenset[str]) -> WorkerProcess:
+        """A new worker with these modules, which is not ready yet.
+
+        Raises:
+            EOFError: the backend is closed.
+            OSError: it can't be started.
+        """
+        worker = self._apart_from_others(name) if self._apart else self._forked(name, needed)
         with self._lock:
             self._alive.add(worker)
             if not self.closed:
@@ -137,11 +180,32 @@ class _Crew:
         self.end(worker)
         raise EOFError("closed")
 
+    def _forked(self, name: str, needed: frozenset[str]) -> WorkerProcess:
+        template = self.template()
+        template.load(needed)
+        try:
+            return WorkerProcess(template, name, self._callables, self._room, fork=True)
+        except ThreadsError as threads:
+            with self._lock:
+                first, self._apart = not self._apart, True
+            if first:
+                _log.warning(
+                    "a module that workers import starts threads (%s), beside which no process is "
+                    "forked: each worker imports everything for itself, which takes longer and "
+                    "more memory. Start threads when they are first needed, not at import",
+                    threads,
+                )
+            return self._apart_from_others(name)
+
+    def _apart_from_others(self, name: str) -> WorkerProcess:
+        template = Template(self._setup)
+        return WorkerProcess(template, name, self._callables, self._room, fork=False)
+
     def end(self, worker: WorkerProcess) -> str:
         """End a worker that is done with or has died; how it ended."""
         with self._lock:
             self._alive.discard(worker)
-        return describe_exit(worker.end())
+        return worker.end()
 
     def hang_up(self) -> None:
         """End all workers, without waiting."""
@@ -149,6 +213,13 @@ class _Crew:
             self.closed = True
             for worker in self._alive:
                 worker.hang_up()
+            if self._template is not None:
+                self._template.hang_up()
+
+    def end_template(self) -> None:
+        """After ``hang_up``, in each thread before it ends: the template is gone."""
+        if self._template is not None:
+            self._template.end()
 
 
 class _Seat:
@@ -159,21 +230,24 @@ class _Seat:
         self._name = name
         self._worker: WorkerProcess | None = None
 
-    def ready(self) -> WorkerProcess:
-        """A live worker that takes items, the one there is or a new one.
+    def ready(self, needed: frozenset[str]) -> WorkerProcess:
+        """A live worker that has these modules, the one there is or a new one.
 
         Raises:
             EOFError: the backend is closed.
             WorkerError: none can be started.
         """
         if self._worker is not None:
-            if not self._worker.gone():
+            if self._worker.gone():
+                _log.warning("%s died while idle (%s)", self._name, self.vacate())
+            elif self._crew.suits(self._worker, needed):
                 return self._worker
-            _log.warning("%s died while idle (%s)", self._name, self.vacate())
+            else:
+                self.vacate()
         ends: list[str] = []
         for _ in range(_TRIES):
             try:
-                self._worker = self._crew.start(self._name)
+                self._worker = self._crew.start(self._name, needed)
                 self._worker.wait_ready()
                 return self._worker
             except EOFError:
@@ -190,10 +264,11 @@ class _Seat:
 
     def run(self, fn: Callable[[Any], Any], item: Any) -> tuple[Any, BaseException | None]:
         """What ``fn(item)`` gave; EOFError: the backend is closed."""
+        needed = self._crew.needed(fn, item)
         ends: list[str] = []
         while len(ends) < _TRIES:
             try:
-                worker = self.ready()
+                worker = self.ready(needed)
             except WorkerError as error:
                 return None, error
             try:
@@ -230,10 +305,8 @@ def _drive(pool: Pool, crew: _Crew, name: str) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # inherited by the worker
     seat = _Seat(crew, name)
     try:
-        try:
-            seat.ready()
-        except WorkerError as error:
-            _log.warning("%s: %s", name, error)  # the next item tries again, and says so
+        with contextlib.suppress(OSError):  # the first item tries again, and says so
+            crew.template()
         while (ticket := pool.next_ticket()) is not None:
             assert ticket.fn is not None
             try:
@@ -249,3 +322,5 @@ def _drive(pool: Pool, crew: _Crew, name: str) -> None:
         pass  # closed
     finally:
         seat.vacate()
+        if pool.closed:  # which is before `crew.closed`
+            crew.end_template()

@@ -1,8 +1,8 @@
 """A worker process: takes one item at a time from its parent and sends what came of it.
 
-It is started by ``child`` with nothing but a socket, imports this module and what its callables
-need, and ends when the socket's other end is gone, whatever it is doing. On Linux the kernel also
-kills it when its parent is killed. It leaves nothing behind: buffers have no names.
+It is forked by the template process (``forking``), or was a fresh interpreter, and has nothing but
+a socket to the trainer. The kernel kills it when the process that started it ends, which is killed
+when the trainer is. It leaves nothing behind: buffers have no names.
 
 Signals that are meant for the trainer (Ctrl-C, and what schedulers send to a whole job) don't end
 it: the parent decides what they mean, and ends its workers.
@@ -14,11 +14,9 @@ import contextlib
 import ctypes
 import faulthandler
 import os
-import select
 import signal
 import socket
 import sys
-import threading
 from typing import Any, Final
 
 from zephon_mm.backends import wire
@@ -27,7 +25,7 @@ from zephon_mm.backends.outcome import call
 from zephon_mm.backends.shared import Buffers
 from zephon_mm.errors import WorkerError
 
-__all__ = ["SIGNALS", "answer", "import_main", "main", "pack"]
+__all__ = ["SIGNALS", "answer", "end_with_parent", "import_main", "main", "pack"]
 
 SIGNALS: Final = (
     signal.SIGINT,
@@ -36,8 +34,8 @@ SIGNALS: Final = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-"""Blocked in the parent's thread that starts a worker, and so in the worker from its first moment;
-then taken by a handler that does nothing."""
+"""Blocked in the parent's thread that starts the template, in which they stay so, and thus in a
+worker from its first moment; then taken by a handler that does nothing."""
 
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 
@@ -46,11 +44,10 @@ def main(link: socket.socket, setup: dict[str, Any]) -> None:
     """Serve until the parent is gone.
 
     Args:
-        link: the socket to the parent.
-        setup: ``parent``: its process id; ``main``: how ``multiprocessing.spawn.prepare`` finds
+        link: the socket to the trainer, "parent" here.
+        setup: ``main``: how ``multiprocessing.spawn.prepare`` finds
             its main module; ``shared_from``: bytes from which on an array goes through a buffer.
     """
-    _end_with_parent(link, setup["parent"])
     _ignore_signals()
     if sys.stderr is not None:
         faulthandler.enable()  # says where a library crashed
@@ -116,21 +113,11 @@ def _pack(
     return wire.Result(body, (number, size), spans, counts), fd
 
 
-def _end_with_parent(link: socket.socket, parent: int) -> None:
-    if sys.platform == "linux":
-        # Sent when the parent's thread that started this process ends: it lives as long as we do.
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
-        if os.getppid() != parent:
-            os._exit(0)  # it died before
-    threading.Thread(target=_watch, args=(link.fileno(),), daemon=True).start()
-
-
-def _watch(fd: int) -> None:
-    """End the process when the other end of its socket is closed or shut down."""
-    poll = select.poll()
-    poll.register(fd, 0)  # a hang-up is always told
-    poll.poll()
-    os._exit(0)
+def end_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends, or is killed."""
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(0)  # it died before
 
 
 def _ignore_signals() -> None:

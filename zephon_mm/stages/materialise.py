@@ -158,6 +158,17 @@ class Materialiser:
             self.counts.damaged += damaged is not None
         return MediaResult(patches, damaged)
 
+    def modules_of(self, task: MediaTask) -> tuple[str, ...]:
+        """What a task imports when it is the first of its kind, for the processes backend.
+
+        Of the decoders only the reference: others may start threads.
+        """
+        package = __package__.rpartition(".")[0]
+        if task.span.kind == "video":
+            return f"{package}.media.pixels", f"{package}.decoders.{REFERENCE}"
+        other = (f"{package}.media.images_torchvision",)
+        return (f"{package}.media.views", *(other if self._image_decoder == "torchvision" else ()))
+
     def take_counts(self) -> tuple[MediaCounts, ReadCounts]:
         """What was done since the last call: for a worker, whose parent adds it to its own."""
         with self._count_lock:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.unit.backends import workers
-from zephon_mm.backends import ByteBudget, Cancelled, ProcessesBackend, child
+from zephon_mm.backends import ByteBudget, Cancelled, ProcessesBackend, template
 from zephon_mm.errors import WorkerDiedError, WorkerError
 
 Wait = Callable[..., bool]
@@ -28,6 +28,10 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def pids(backend: ProcessesBackend, count: int) -> set[int]:
@@ -189,6 +193,52 @@ def test_a_dead_worker_is_replaced_and_its_item_done_again(
     assert not pids(backend, 2) & idle
 
 
+def test_workers_are_forked_and_replaced_when_they_lack_an_import(
+    backend: ProcessesBackend,
+) -> None:
+    before = pids(backend, 2)
+    (template,) = {parent(pid) for pid in before}
+    assert parent(template) == os.getpid()
+    assert Path(f"/proc/{template}/cmdline").read_bytes().rstrip(b"\0 ").endswith(b"-template")
+    names = {Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0 ")[-18:] for pid in before}
+    assert names == {b"zephon_mm-worker-0", b"zephon_mm-worker-1"}
+    wants = workers.Wants()
+    answers = [backend.submit(wants, ("colorsys", "")[i % 2]).result() for i in range(40)]
+    assert all(there for _, there in answers[::2])
+    after = pids(backend, 2)
+    assert {pid for pid, _ in answers} & after and {parent(pid) for pid in after} == {template}
+    assert {pid for pid, _ in answers[10:]} <= after, "replaced once"
+    backend.submit(wants, "no.such_module").result()
+    assert pids(backend, 2) == after, "nothing was imported"
+
+
+def test_a_killed_template_is_replaced_with_its_workers(
+    backend: ProcessesBackend, wait_until: Wait
+) -> None:
+    before = pids(backend, 2)
+    tickets = [backend.submit(workers.nap, 0.2) for _ in range(4)]
+    os.kill(parent(next(iter(before))), signal.SIGKILL)
+    assert not {ticket.result() for ticket in tickets[2:]} & before
+    assert not pids(backend, 2) & before
+    assert wait_until(lambda: not any(map(alive, before)))
+
+
+def test_beside_a_thread_nothing_is_forked(caplog: pytest.LogCaptureFixture) -> None:
+    backend = ProcessesBackend(2)
+    for _ in range(10):
+        pid, _ = backend.submit(workers.Wants(), "tests.unit.backends.threaded").result()
+        assert parent(pid) == os.getpid(), "an interpreter of its own each"
+    assert caplog.text.count("each worker imports everything for itself") == 1
+    running = pids(backend, 2)
+    tickets = [backend.submit(workers.die_at, (i, 1)) for i in range(3)]
+    assert tickets[2].result() == 2
+    with pytest.raises(WorkerDiedError, match="killed by SIGKILL"):
+        tickets[1].result()
+    running |= pids(backend, 2)
+    backend.close()
+    assert not any(map(alive, running))
+
+
 def test_the_third_death_at_an_item_is_its_error_in_its_place(backend: ProcessesBackend) -> None:
     tickets = [backend.submit(workers.die_at, (i, 3)) for i in range(6)]
     assert [t.result() for t in tickets[:3]] == [0, 1, 2]
@@ -243,7 +293,7 @@ def test_a_dropped_backend_ends_its_workers_and_arrays_outlive_it(wait_until: Wa
 def test_workers_that_cannot_be_started_are_an_error_and_not_a_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(child, "_BOOT", "import sys; sys.exit(3)")
+    monkeypatch.setattr(template, "_BOOT", "import sys; sys.exit(3)")
     backend = ProcessesBackend(1)
     for _ in range(2):
         with pytest.raises(WorkerError, match=r"can't be started \(exit status 3; .*fewer workers"):

@@ -118,3 +118,13 @@ class Asks:
 
     def add_counts(self, counts: int) -> None:
         self.calls += counts
+
+
+class Wants:
+    """A callable that needs a module for some items; says who answers, and whether it was there."""
+
+    def modules_of(self, item: str) -> tuple[str, ...]:
+        return (item,) if item else ()
+
+    def __call__(self, item: str) -> tuple[int, bool]:
+        return os.getpid(), item in sys.modules

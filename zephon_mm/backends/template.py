@@ -1,0 +1,186 @@
+"""The parent's side of the template process (``forking``), which workers are forked from.
+
+It is a fresh interpreter (never a fork of this process, which would copy locks that other threads
+hold, and a CUDA context that does not survive), given this one's ``sys.path`` and one end of a
+socket.
+"""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing.spawn
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Any, Final
+
+from zephon_mm.backends import wire
+from zephon_mm.backends.child import ONE_THREAD, Setup
+from zephon_mm.backends.forking import TITLE
+
+__all__ = ["Template", "ThreadsError", "describe_exit"]
+
+_END_SECONDS: Final = 1.0
+
+_BOOT: Final = """\
+import json, socket, sys
+link = socket.socket(fileno=int(sys.argv[1]))
+size = int.from_bytes(link.recv(8, socket.MSG_WAITALL), "little")
+if size == 0:
+    sys.exit()
+setup = json.loads(link.recv(size, socket.MSG_WAITALL))
+sys.path[:] = setup["path"]
+from zephon_mm.backends.forking import main
+main(link, setup)
+"""
+
+_NO_THREAD: Final = ("JE_ARROW_MALLOC_CONF", "background_thread:false")
+"""For the allocator of pyarrow, which else starts a thread when it is loaded."""
+
+
+class ThreadsError(Exception):
+    """The template process has threads, whose names these are."""
+
+
+class Template:
+    """A template process. Thread-safe, but the thread that made it must live as long as it does.
+
+    Raises:
+        OSError: it can't be started: too many processes, no memory.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.generation = 0
+        """How often loading has imported anything."""
+        self._loaded: dict[str, int] = {}
+        self._modules = 0
+        self._lock = threading.Lock()
+        self._link, theirs = socket.socketpair()
+        try:
+            # the mask of signals is inherited, see worker.SIGNALS
+            self._process = subprocess.Popen(
+                [
+                    os.fsdecode(multiprocessing.spawn.get_executable() or sys.executable),
+                    *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
+                    "-P",
+                    "-c",
+                    _BOOT,
+                    str(theirs.fileno()),
+                    TITLE,
+                ],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                cwd=setup.folder,
+                env=_environment(),
+            )
+            self._link.sendall(setup.message)
+        except ConnectionError:
+            pass  # it has died: who asks it for something is told
+        except BaseException:
+            self._link.close()
+            raise
+        finally:
+            theirs.close()
+
+    def covers(self, generation: int, names: Iterable[str]) -> bool:
+        """Whether what was forked in that generation has these modules, as far as they import."""
+        return all(self._loaded.get(name, generation + 1) <= generation for name in names)
+
+    def load(self, names: Iterable[str]) -> None:
+        """Import modules, for what is forked from now on; OSError: the process is gone."""
+        missing = sorted(name for name in names if name not in self._loaded)
+        if not missing:
+            return
+        (count,) = self._ask("load", missing)
+        with self._lock:
+            if count > self._modules:
+                self._modules = count
+                self.generation += 1
+            self._loaded.update(dict.fromkeys(missing, self.generation))
+
+    def fork(self, name: str, fd: int) -> int:
+        """Fork a worker that serves a copy of the socket; its process id.
+
+        Raises:
+            OSError: the process is gone, or it can't fork.
+            ThreadsError: it has threads.
+        """
+        pid, why = self._ask("fork", name, fd)
+        if pid == 0:
+            raise ThreadsError(why)
+        if pid < 0:
+            raise OSError(-pid, why)
+        return int(pid)
+
+    def become(self, name: str, fd: int) -> int:
+        """Turn the process itself into a worker that serves a copy of the socket; its id."""
+        with self._lock:
+            try:
+                wire.send(self._link, ("become", name), fd)
+            except OSError:
+                pass  # it has died, and so has the socket's other end
+        return self._process.pid
+
+    def end_worker(self, pid: int) -> str:
+        """End a worker at once, if it has not died already; how it ended."""
+        if pid == self._process.pid:
+            self._process.kill()
+            return describe_exit(self.end())
+        try:
+            return describe_exit(self._ask("end", pid)[0])
+        except OSError as error:
+            return f"the process that it was forked from ended ({error})"
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process was found to be gone, or has died."""
+        return self._link.fileno() < 0 or self._process.poll() is not None
+
+    def hang_up(self) -> None:
+        """Have the process and its workers end, without waiting."""
+        try:
+            self._link.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it is gone already
+
+    def end(self) -> int:
+        """End the process and its workers; its exit status, as ``Popen`` gives it."""
+        self.hang_up()
+        try:
+            status = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:  # it imports
+            self._process.kill()
+            status = self._process.wait()
+        with self._lock:
+            self._link.close()
+        return status
+
+    def _ask(self, kind: str, what: Any, fd: int | None = None) -> Any:
+        with self._lock:
+            try:
+                wire.send(self._link, (kind, what), fd)
+                return wire.receive(self._link)[0]
+            except (EOFError, OSError) as error:
+                if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENOMEM):
+                    raise
+        raise OSError(describe_exit(self.end()))
+
+
+def _environment() -> dict[str, str]:
+    name, value = _NO_THREAD
+    given = os.environ.get(name)
+    return os.environ | ONE_THREAD | {name: f"{given},{value}" if given else value}
+
+
+def describe_exit(status: int) -> str:
+    """``killed by SIGKILL`` or ``exit status 3``."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
