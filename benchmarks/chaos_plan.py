@@ -101,10 +101,8 @@ def draw(random: Random, folder: Path, ray_address: str | None = None) -> Round:
     sizes = [n for n in range(1, 9) if all(b % n == 0 for b in _batches(config))]
     if config.stop.count == "never":  # the ranks would not know when to end
         sizes = [1]
-    lives = 1 + random.randint(1, 2)
-    segments = tuple(
-        _segment(random, sizes, life == lives - 1, ray_address) for life in range(lives)
-    )
+    lives = random.choice((2, 3, 3, 4))
+    segments = tuple(_segment(random, sizes, life, lives, ray_address) for life in range(lives))
     return Round(config, segments, digest_log=random.random() < 0.3)
 
 
@@ -123,8 +121,8 @@ def _config(random: Random, folder: Path) -> DataConfig:
         weight = random.choice((0.5, 1.0, 3.0))
         sources.append(Source(id=name, urls=urls, format=kind, weight=weight))
     lanes = random.choice((1, 2, 3, 4, 6, 8))
-    length: Any = random.choice((192, 256, 384, 512))
-    batch: Any = lanes * random.randint(1, max(1, 6 // lanes))
+    length: Any = random.choice((192, 256, 320, 448))
+    batch: Any = lanes * random.randint(1, max(1, 4 // lanes))
     if random.random() < 0.2:
         length = ((0, length), (random.randint(1, 4), random.choice((256, 320))))
     if random.random() < 0.2:
@@ -155,7 +153,9 @@ def _config(random: Random, folder: Path) -> DataConfig:
     )
 
 
-def _segment(random: Random, sizes: list[int], last: bool, ray_address: str | None) -> Segment:
+def _segment(
+    random: Random, sizes: list[int], life: int, lives: int, ray_address: str | None
+) -> Segment:
     backends = {"serial": 3, "threads": 5, "processes": 2, "ray": 2 if ray_address else 0}
     backend = random.choices(list(backends), list(backends.values()))[0]
     if backend == "processes":  # each rank has workers of its own
@@ -172,11 +172,12 @@ def _segment(random: Random, sizes: list[int], last: bool, ray_address: str | No
     dp_size = random.choice(sizes)
     kills = []
     if backend == "processes":
-        for _ in range(random.randint(0, 2)):
+        for _ in range(random.randint(1, 2)):
             phase = random.choice(("decode", "decode", "save", "refill", "refill"))
             kills.append(_kill(random, "worker", phase))
-    if not last:
-        kills.append(_kill(random, "trainer", random.choice(PHASES)))
+    if life < lives - 1:
+        phases = ("decode", "save") if life == 0 else ("restore", *PHASES)
+        kills.append(_kill(random, "trainer", random.choice(phases)))
     return Segment(
         execution=execution,
         dp_size=dp_size,
@@ -192,7 +193,7 @@ def _kill(random: Random, victim: str, phase: str) -> Kill:
     return Kill(
         victim=victim,
         phase=phase,
-        visit=random.randint(1, 3) if phase in ("decode", "save") else 1,
+        visit=random.randint(1, 2) if phase in ("decode", "save") else 1,
         how="call" if by_itself else "clock",
         fraction=random.random(),
     )

@@ -105,11 +105,12 @@ def session_of(leader: int) -> dict[int, str]:
 
 
 def workers_of(leader: int) -> list[int]:
-    """Worker processes of a trainer."""
+    """Worker processes of a trainer, and the template that they are forked from."""
     found = []
     for pid in session_of(leader):
         with contextlib.suppress(OSError):
-            if b"zephon_mm-worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if any(word.startswith((b"zephon_mm-worker", b"zephon_mm-template")) for word in words):
                 found.append(pid)
     return sorted(found)
 
