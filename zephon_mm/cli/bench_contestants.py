@@ -106,6 +106,13 @@ def _ours_rgb(name: str) -> Callable[[Job, bytes], Frames]:
     return run
 
 
+def _gpu(name: str) -> Callable[[Job, bytes], Frames]:
+    from .bench_gpu import on_gpu
+
+    decode = on_gpu(name)
+    return lambda job, data: decode(data, job.info, job.frames, job.check)
+
+
 def _sequential() -> Callable[[Job, bytes], Frames]:
     from ..decoders import pyav_stream as clip
 
@@ -229,6 +236,12 @@ CONTESTANTS: dict[str, Contestant] = {
     ),
     "dali-cpu": Contestant(
         lambda: _ours_rgb("dali-cpu"), "rgb", "this package's DALI backend: VP8, VP9, MJPEG"
+    ),
+    "nvdec": Contestant(
+        lambda: _gpu("nvdec"), "planes", "this package's NVDEC by torchcodec, on the GPU"
+    ),
+    "dali-mixed": Contestant(
+        lambda: _gpu("dali-gpu"), "rgb", "this package's DALI backend, on the GPU"
     ),
     "ffmpeg": Contestant(_ffmpeg, "nothing", "the program, to null: the limit", whole=True),
 }

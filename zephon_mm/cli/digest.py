@@ -35,6 +35,9 @@ def digest(
         str | None, typer.Option(help="Instead of the config's: serial, threads, processes, ray.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Instead of its workers.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Instead of its device: cpu, cuda, cuda:N, auto.")
+    ] = None,
     pixels: Annotated[
         bool, typer.Option(help="Hash the pixels too, not only the recipes.")
     ] = False,
@@ -78,6 +81,8 @@ def digest(
         execution = replace(execution, backend=backend)  # type: ignore[arg-type]
     if workers is not None:
         execution = replace(execution, workers=workers)
+    if device is not None:
+        execution = replace(execution, device=device)
     # never into the log of the run that the config is of
     execution = replace(execution, digest_log=None if log is None else str(log))
     if save_state is not None and not save_state.absolute().parent.is_dir():

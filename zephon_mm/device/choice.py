@@ -45,7 +45,7 @@ def open_device(execution: ExecutionConfig, pixel_class: str) -> DeviceStage | N
 
 
 def _open(name: str, execution: ExecutionConfig, pixel_class: str) -> DeviceStage:
-    device = _find(name)
+    device = find_device(name)
     decoder = None
     fitting = surface_decoder_for(pixel_class)
     if fitting is not None and execution.decoder in ("auto", fitting):
@@ -58,8 +58,8 @@ def _open(name: str, execution: ExecutionConfig, pixel_class: str) -> DeviceStag
     return DeviceStage(device, decoder, surface_budget=execution.surface_budget)
 
 
-def _find(name: str) -> str:
-    """The device with its number. Raises ConfigError, saying what is missing."""
+def find_device(name: str) -> str:
+    """A GPU with its number. Raises ConfigError, saying what is missing."""
     import torch
 
     if torch.version.cuda is None:
