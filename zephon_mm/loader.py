@@ -22,7 +22,7 @@ from .backends import (
     open_backend,
 )
 from .batch import Batch
-from .config import DataConfig, ExecutionConfig, check_dp_size, lane_range
+from .config import DataConfig, ExecutionConfig, check_dp_size, evaluation, lane_range
 from .device import open_device
 from .digests import DigestLog
 from .distributed import Checkpoints, Place, Share, sum_over
@@ -69,6 +69,8 @@ class Loader(Checkpoints):
         share: ``all``: each peer of a data-parallel rank loads its batches; ``leader``: one of them
             loads and broadcasts, and iterating is a collective of ``share_group``.
         share_group: these peers, as ``device_mesh["tp"]`` or a process group.
+        mode: ``eval``: every sample once, unshuffled, a document a row, in the order of the shards;
+            ``eval_packed``: the same with neighbours packed. See `config.evaluation`.
 
     Raises:
         ConfigError: a field is wrong, a path names nothing, ``dp_size`` does not divide the batch.
@@ -85,12 +87,17 @@ class Loader(Checkpoints):
         mesh: DeviceMesh | None = None,
         share: Literal["all", "leader"] = "all",
         share_group: dist.ProcessGroup | DeviceMesh | None = None,
+        mode: Literal["train", "eval", "eval_packed"] = "train",
     ) -> None:
         if not isinstance(config, DataConfig):
             raise ConfigError(
                 f"Loader takes a DataConfig, not {type(config).__name__}: "
                 "DataConfig.from_yaml(path) reads one"
             )
+        if mode not in ("train", "eval", "eval_packed"):
+            raise ConfigError(f"mode={mode!r} must be one of train, eval, eval_packed")
+        if mode != "train":
+            config = evaluation(config, packed=mode == "eval_packed")
         place = Place.of(mesh, dp_rank, dp_size)
         check_dp_size(config.global_batch, place.dp_size, place.dp_rank)
         self.config = config

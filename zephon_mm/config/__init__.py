@@ -5,6 +5,7 @@ says how the work is done and changes no batch. Both are frozen and checked when
 """
 
 from .data import DataConfig, ImageSizing, Packing, Source, Stop, VideoSampling
+from .evaluation import evaluation
 from .execution import ExecutionConfig
 from .filter import Filter
 from .reading import load_yaml
@@ -28,6 +29,7 @@ __all__ = [
     "Stop",
     "VideoSampling",
     "check_dp_size",
+    "evaluation",
     "lane_range",
     "load_yaml",
     "schedule_at",

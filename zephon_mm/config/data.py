@@ -138,13 +138,14 @@ class Packing:
             and between media, never inside a medium), ``truncate``, ``drop`` or ``error``.
         order: ``oldest`` starts a sequence with the oldest documents; ``largest`` does so in one
             sequence of four, and in the others with the largest, which fills sequences of only
-            clips better (with a deeper ``pool``, too).
+            clips better (with a deeper ``pool``, too); ``arrival`` packs neighbours, in order;
+            ``single`` gives every document a sequence of its own, in order.
         max_patches: vision patches a sequence may hold; None: as many as its tokens allow.
         pool: most documents that wait in a lane for a sequence.
     """
 
     over_long: Literal["split", "truncate", "drop", "error"] = "split"
-    order: Literal["oldest", "largest"] = "oldest"
+    order: Literal["oldest", "largest", "arrival", "single"] = "oldest"
     max_patches: int | None = None
     pool: int = 64
 
@@ -154,8 +155,8 @@ class Packing:
             f"packing.over_long={self.over_long!r} must be one of split, truncate, drop, error",
         )
         check(
-            self.order in ("oldest", "largest"),
-            f"packing.order={self.order!r} must be oldest or largest",
+            self.order in ("oldest", "largest", "arrival", "single"),
+            f"packing.order={self.order!r} must be one of oldest, largest, arrival, single",
         )
         whole("packing.max_patches", self.max_patches, optional=True)
         whole("packing.pool", self.pool, 1, 1024)
@@ -205,6 +206,8 @@ class DataConfig:
         lanes: independent streams that the global order is made of; never changes in a run, and
             has nothing to do with ranks.
         seed: of every random decision.
+        shuffle: false: samples in the order of their shards, one source after the other (with
+            several lanes, each has its share of the chunks in order).
         template: what a document without a chat template reads; ``{media}`` and ``{text}`` stand
             for its parts. Loss is on the text and what follows it.
         mixture: whether weights are shares of ``samples`` or of ``tokens``.
@@ -223,6 +226,7 @@ class DataConfig:
     global_batch: Schedule = 16
     lanes: int = 8
     seed: int = 0
+    shuffle: bool = True
     video: VideoSampling = VideoSampling()
     image: ImageSizing = ImageSizing()
     packing: Packing = Packing()
@@ -254,6 +258,7 @@ class DataConfig:
         check(math.isfinite(sum(s.weight for s in self.sources)), "the weights' sum is not finite")
         whole("lanes", self.lanes)
         whole("seed", self.seed, 0, 2**63 - 1)
+        instance("shuffle", self.shuffle, bool)
         for _, batch in schedule_steps(self.global_batch):
             if batch % self.lanes:
                 low = batch // self.lanes * self.lanes

@@ -62,10 +62,17 @@ class Dealing:
         lanes: ``L``.
         seed: of the run.
         epochs: passes over the source; None: for ever.
+        shuffle: false: chunks and their samples in the order of the shards.
     """
 
     def __init__(
-        self, source_id: str, table: ChunkTable, lanes: int, seed: int, epochs: int | None
+        self,
+        source_id: str,
+        table: ChunkTable,
+        lanes: int,
+        seed: int,
+        epochs: int | None,
+        shuffle: bool = True,
     ) -> None:
         self.table = table
         self.lanes = lanes
@@ -74,6 +81,7 @@ class Dealing:
         self.window_chunks = max(16, min(128, 1024 // table.chunk_size))
         self._id = source_id
         self._seed = seed
+        self._shuffle = shuffle
         self._orders: dict[int, Permutation] = {}
         self._kept: dict[tuple[int, int], Run] = {}
 
@@ -113,7 +121,9 @@ class Dealing:
             start = window.start + i * self.window_chunks
             high = int(ends[min(start + self.window_chunks, stop) - window.start - 1])
             order[low] = low
-            if high - low > 1:
+            if not self._shuffle:
+                order[low:high] = np.arange(low, high)
+            elif high - low > 1:
                 key = rng.key("window", self._seed, self._id, lane, window.epoch, window.number + i)
                 order[low:high] = Permutation(key, high - low).all() + low
             positions[low:high] = np.arange(start * MAX_CHUNK, start * MAX_CHUNK + high - low)
@@ -162,15 +172,18 @@ class Dealing:
         return total
 
     def _locate(self, lane: int, epoch: int, start: int, stop: int) -> tuple[Ints, Ints, Ints]:
+        first = start * self.lanes + lane - epoch * self.table.num_chunks
+        places = first + np.arange(stop - start, dtype=np.int64) * self.lanes
+        return self.table.locate(self._order(epoch).take(places) if self._shuffle else places)
+
+    def _order(self, epoch: int) -> Permutation:
         order = self._orders.get(epoch)
         if order is None:
             if len(self._orders) >= _KEPT:
                 self._orders.clear()
             key = rng.key("order", self._seed, self._id, epoch)
             order = self._orders[epoch] = Permutation(key, self.table.num_chunks)
-        first = start * self.lanes + lane - epoch * self.table.num_chunks
-        places = first + np.arange(stop - start, dtype=np.int64) * self.lanes
-        return self.table.locate(order.take(places))
+        return order
 
 
 class LaneStream:

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+import numpy as np
+
 from .. import rng
 from ..config import DataConfig
 from ..errors import ConfigError, StateError
@@ -72,6 +74,7 @@ class Plan:
             )
         self.lanes = config.lanes
         self._seed = config.seed
+        self._shuffle = config.shuffle
         self._first_ends = config.stop.when == "first_exhausted"
         self._ids = [source.id for source in config.sources]
         self._weights = mixture_weights(config)
@@ -82,7 +85,7 @@ class Plan:
         self._dealings: list[Dealing | None] = []
         for source, table in zip(config.sources, self._tables, strict=True):
             epochs = source.epochs or config.stop.epochs
-            dealing = Dealing(source.id, table, config.lanes, config.seed, epochs)
+            dealing = Dealing(source.id, table, config.lanes, config.seed, epochs, config.shuffle)
             self._dealings.append(dealing if table.num_samples else None)
         self.empty_sources = tuple(
             source.id
@@ -105,6 +108,11 @@ class Plan:
             )
         endless = [self._ids[i] for i, d in self._drawn.items() if d.epochs is None]
         finite = [self._ids[i] for i, d in self._drawn.items() if d.epochs is not None]
+        if endless and len(self._drawn) > 1 and not self._shuffle:
+            raise ConfigError(
+                "shuffle=false draws one source after the other, and "
+                f"{', '.join(map(repr, endless))} would never end: set stop.epochs"
+            )
         idle = sum(not self._ends(lane) for lane in range(self.lanes)) if finite else 0
         if self._first_ends and endless and idle and config.stop.num_steps is None:
             raise ConfigError(
@@ -194,8 +202,11 @@ class Plan:
             active = [i for i in counted if not streams[i].exhausted]
             if not active or (self._first_ends and len(active) < len(counted)):
                 return
-            weights = [self._weights[i] for i in active]
-            places = choose(rng.uniforms(key, draw, size), weights)
+            if self._shuffle:
+                weights = [self._weights[i] for i in active]
+                places = choose(rng.uniforms(key, draw, size), weights)
+            else:
+                places = np.zeros(size, np.int64)  # the first source that has draws left
             # Cut the block after the draw that exhausts a source: the mixture changes there.
             for place, i in enumerate(active):
                 hits = (places == place).nonzero()[0]

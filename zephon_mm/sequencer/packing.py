@@ -11,6 +11,9 @@ With ``oldest`` the first document is the oldest, so none waits longer than the 
 go to the older: among candidates that leave equal room, the one whose ages ``(i, j)``, ``i <= j``,
 come first (``j = i`` for a single document).
 
+The orders ``arrival`` and ``single`` keep documents in the order in which they came: the first
+takes neighbours while they fit, the second one document a sequence.
+
 Cost: sorting the pool once, then a few microseconds a document; only where patches bind is the
 pair search quadratic in the pool.
 """
@@ -23,7 +26,7 @@ from typing import Literal
 
 import numpy as np
 
-Order = Literal["oldest", "largest"]
+Order = Literal["oldest", "largest", "arrival", "single"]
 
 
 def choose(
@@ -40,11 +43,16 @@ def choose(
         patches: vision patches of each; each at most ``max_patches``.
         num_tokens: capacity in tokens.
         max_patches: capacity in patches.
-        order: what the first half of the sequence is filled with.
+        order: what the first half of the sequence is filled with; ``arrival`` and ``single``:
+            see the module.
 
     Returns:
         Their positions, oldest first; empty only for an empty pool.
     """
+    if order in ("arrival", "single"):
+        return _in_order(
+            lengths, patches, num_tokens, max_patches, 1 if order == "single" else None
+        )
     taken, room, patch_room = _first_half(lengths, patches, num_tokens, max_patches, order)
     left = set(range(len(lengths))).difference(taken)
     if sum(patches[i] for i in left) <= patch_room:
@@ -52,6 +60,20 @@ def choose(
     else:
         taken += _best_fit_patches(lengths, patches, sorted(left), room, patch_room)
     return sorted(taken)
+
+
+def _in_order(
+    lengths: Sequence[int], patches: Sequence[int], room: int, patch_room: int, most: int | None
+) -> list[int]:
+    """The oldest documents up to the first that doesn't fit, at most ``most``."""
+    taken: list[int] = []
+    for i in range(len(lengths))[:most]:
+        room -= lengths[i]
+        patch_room -= patches[i]
+        if room < 0 or patch_room < 0:
+            break
+        taken.append(i)
+    return taken
 
 
 def _first_half(

@@ -108,7 +108,7 @@ class Sequencer:
             [piece.patches for piece in self._pool],
             sequence_length,
             self._max_patches,
-            "oldest" if self.num_sequences % OLDEST_EVERY == 0 else self.packing.order,
+            self._order,
         )
         if not chosen:
             oldest = self._pool[0]
@@ -193,6 +193,13 @@ class Sequencer:
         return [
             self._piece(piece.document, start, stop, piece.fitted) for start, stop in pairwise(cuts)
         ]
+
+    @property
+    def _order(self) -> packer.Order:
+        """The policy, but the oldest first in one of four sequences where the largest are."""
+        order = self.packing.order
+        oldest = order == "largest" and self.num_sequences % OLDEST_EVERY == 0
+        return "oldest" if oldest else order
 
     @property
     def _max_patches(self) -> int:

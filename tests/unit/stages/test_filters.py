@@ -106,5 +106,5 @@ def test_the_users_own_function(
     assert "filter.function raised KeyError: 'no media'" in rejected(results[3]).reason
     sys.modules.pop("filters_of_this_test")
     for wrong in ("no_such_module_here:f", "filters_of_this_test:round"):
-        with pytest.raises(ConfigError, match="^filter"):
+        with pytest.raises(ConfigError, match=r"^filter\.function"):
             measurer(url, "interleaved", filter=Filter(function=wrong))
