@@ -8,7 +8,8 @@ for and, where it isn't there, its part says so. Writes one JSON file (``--out``
 - NVDEC's planes of the carried clips (``data/gpu_clips``) against digests of PyAV's, by torchcodec
   and by PyNvVideoCodec, whichever is installed;
 - kernels: µs a frame, GB/s, and the share of the bandwidth that a copy reaches in the same run;
-- NVDEC: frames/s, alone and with several clips at a time.
+- NVDEC: frames/s, alone and with several clips at a time;
+- the loader: digests of its batches with pixels on the GPU against the CPU's, and frames/s of both.
 
 A part is ``{"ok": true, …}``, ``{"ok": false, "error": …}`` or ``{"not_run": reason}``. The exit
 status is 1 if a part failed. Parts that would start after ``--minutes`` are not run. Without a GPU
@@ -27,6 +28,7 @@ import json
 import os
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -372,12 +374,13 @@ def measure_nvdec(device: str) -> Result:
 
 
 def check_loader(device: str) -> Result:
-    """The loader's digest on the GPU against the CPU's."""
-    from zephon_mm.config import ExecutionConfig
+    """The loader's batches on the GPU against the CPU's, and frames/s of NVDEC in the loader."""
+    import gpu_loader
 
-    if "device" not in ExecutionConfig.__dataclass_fields__:
-        return {"not_run": "ExecutionConfig has no device yet: the loader's GPU stage isn't built"}
-    return {"not_run": "the loader's digest on a GPU isn't part of this script yet"}
+    for name in ("av", "PIL", "pyarrow", "tokenizers", "torchcodec.decoders", "zephon_mm"):
+        library(name)
+    with tempfile.TemporaryDirectory() as folder:
+        return gpu_loader.check(device, CLIPS, Path(folder))
 
 
 PARTS: dict[str, Callable[[str], Result]] = {

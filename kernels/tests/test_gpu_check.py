@@ -105,3 +105,15 @@ def test_carried_clips_are_small_and_all_listed(script: Any) -> None:
     files = {path.name: path.stat().st_size for path in script.CLIPS.iterdir()}
     known = json.loads((script.CLIPS / "planes.json").read_text())
     assert {*known, "planes.json"} == set(files) and sum(files.values()) < 20e6
+
+
+def test_the_loaders_part_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    gpu_loader = importlib.import_module("gpu_loader")
+    clips = tmp_path / "clips"
+    clips.mkdir()
+    (clips / CLIP).symlink_to(SCRIPT.parent / "data" / "gpu_clips" / CLIP)
+    report = gpu_loader.check("cpu", clips, tmp_path, steps=2)
+    assert report["ok"] and report["equal"] and len(report["digests"]) == 2
+    assert report["cpu"]["clips"] >= 2 and report["cpu"]["rerouted"] == 0
+    assert len(set(report["digests"])) == 2
