@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-import zephon_mm.loader
+import zephon_mm.pipeline.run
 from zephon_mm import Batch, DataConfig, ExecutionConfig, Loader, Source, Stop, ZephonError
 from zephon_mm.errors import ShardChangedError
 
@@ -126,19 +126,19 @@ def leaders(config: DataConfig, folder: Path, grid: Any) -> dict[str, Any]:
         if rank == 1:  # a peer that was restored while its leader was not
             loader.load_state(folder / "state.json")
         found["apart"] = failure(lambda: next(iter(loader)))
-    true_collate = zephon_mm.loader.collate
+    true_collate = zephon_mm.pipeline.run.collate
 
     def broken(*args: Any, step: int, **kwargs: Any) -> Batch:
         if step == 1:
             raise ShardChangedError("other bytes", shard="a.tar", offset=512)
         return true_collate(*args, step=step, **kwargs)
 
-    zephon_mm.loader.collate = broken
+    zephon_mm.pipeline.run.collate = broken
     with Loader(config, SERIAL, **peers) as loader:
         seen: list[int] = []
         found["broken"] = failure(lambda: seen.extend(batch.step for batch in loader))
         found["seen"] = seen
-    zephon_mm.loader.collate = true_collate
+    zephon_mm.pipeline.run.collate = true_collate
     return found
 
 

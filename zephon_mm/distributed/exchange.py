@@ -76,14 +76,14 @@ def gather_bytes(make: Callable[[], bytes], group: dist.ProcessGroup | None) -> 
     mine = to_tensor(payload).to(device)
     size = dist.get_world_size(group)
     with leaving():
-        lengths = torch.empty(size, dtype=torch.int64, device=device)
+        lengths = torch.zeros(size, dtype=torch.int64, device=device)
         own = torch.tensor([len(payload)], dtype=torch.int64, device=device)
-        dist.all_gather_into_tensor(lengths, own, group=group)
+        dist.all_gather(list(lengths.split(1)), own, group=group)  # the form that all torch 2 have
         longest = int(lengths.max())
         padded = torch.zeros(longest, dtype=torch.uint8, device=device)
         padded[: len(payload)] = mine
-        joined = torch.empty(size * longest, dtype=torch.uint8, device=device)
-        dist.all_gather_into_tensor(joined, padded, group=group)
+        joined = torch.zeros(size * longest, dtype=torch.uint8, device=device)
+        dist.all_gather(list(joined.split(longest)), padded, group=group)
     if failure is not None:
         raise failure
     rows = joined.cpu().numpy().reshape(size, longest)
