@@ -79,8 +79,10 @@ def find_inline(extension: str, data: bytes | memoryview) -> list[Inline]:
     where that fails (an escape such as ``\u002b`` inside of base64) none is given, and the format
     quarantines the sample for want of the medium.
     """
+    if extension.rpartition(".")[2].lower() != "json":
+        return []
     raw = bytes(data)
-    if extension.rpartition(".")[2].lower() != "json" or b"base64" not in raw:
+    if b"base64" not in raw:
         return []
     try:
         strings = list(_strings(json.loads(raw), ""))

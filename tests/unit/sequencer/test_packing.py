@@ -75,3 +75,14 @@ def test_ties_go_to_the_older() -> None:
     assert choose([60, 20, 20, 40], [0] * 4, 100, 0) == [0, 1, 2]  # a pair of older ones
     assert choose([60, 40, 20, 20], [0] * 4, 100, 0) == [0, 1]
     assert choose([60, 40, 40], [0] * 3, 100, 0) == [0, 1]
+
+
+@given(docs_of_one_sequence, st.integers(12, 200))
+def test_in_order_takes_neighbours_or_one(docs: Docs, patch_room: int) -> None:
+    lengths, patches = [d[0] for d in docs], [d[1] for d in docs]
+    taken = choose(lengths, patches, 40, patch_room, "arrival")
+    assert taken == list(range(len(taken)))
+    assert sum(lengths[: len(taken)]) <= 40 and sum(patches[: len(taken)]) <= patch_room
+    more = len(taken) + 1
+    assert len(taken) == len(docs) or sum(lengths[:more]) > 40 or sum(patches[:more]) > patch_room
+    assert choose(lengths, patches, 40, patch_room, "single") == ([0] if docs else [])
