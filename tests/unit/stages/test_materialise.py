@@ -268,13 +268,13 @@ def test_a_failure_of_another_library_is_no_damage(
     made = measurer(url, "video_text", video=VideoSampling(mode="all"))
     (task,) = tasks(made, 1)
     want = opened(made)(task)
-    decode = torchcodec._decode
+    decode = torchcodec.raw_frames
 
     def fail(*args: Any) -> Any:
         yield from (frame for frame, _ in zip(decode(*args), range(5), strict=False))
         raise MediaError("lost", stage="decode")
 
-    monkeypatch.setattr(torchcodec, "_decode", fail)
+    monkeypatch.setattr(torchcodec, "raw_frames", fail)
     other = verified_materialiser(made, url, True, decoder="torchcodec")
     found = other(task)
     assert found.damaged is None and np.array_equal(found.patches, want.patches)
