@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -155,6 +156,13 @@ def test_clear_errors(clip: Path, tmp_path: Path) -> None:
 def test_missing_libraries_say_what_to_install() -> None:
     with pytest.raises(MissingDependencyError, match="pip install 'a-package'"):
         _need("no_such_module", "a-package")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_its_decoders_are_missing() -> None:
+    for name in ("nvdec", "dali-mixed"):
+        with pytest.raises(MissingDependencyError, match="device='cuda' needs"):
+            CONTESTANTS[name].load()
 
 
 def test_a_worker_that_dies_is_started_anew(clip: Path) -> None:

@@ -15,6 +15,7 @@ from tests.unit.device.conftest import FakeCard, fails
 from zephon_mm import DataConfig, ExecutionConfig, Loader, Source, VideoSampling
 from zephon_mm.config import Packing, Stop
 from zephon_mm.device import DeviceStage
+from zephon_mm.errors import ConfigError
 from zephon_mm.media.probe import probe_member
 from zephon_mm.media.verify import verify_member
 from zephon_mm.shards import open_source
@@ -116,3 +117,12 @@ def test_without_a_decoder_all_is_made_on_the_cpu_and_sent(
     monkeypatch.setattr("zephon_mm.loader.open_device", lambda execution, pixel_class: sent)
     found, counts = digests(made.verified)
     assert found == want and counts.rerouted == 0
+
+
+def test_a_leader_shares_batches_of_the_cpu(
+    made: Made, stage: DeviceStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zephon_mm.loader.open_device", lambda execution, pixel_class: stage)
+    monkeypatch.setattr("zephon_mm.loader.Share.of", lambda share, group: object())
+    with pytest.raises(ConfigError, match="use share='all'"):
+        Loader(made.verified, ExecutionConfig(device="cuda"), share="leader")
