@@ -66,6 +66,7 @@ class Zygote:
         self._process = subprocess.Popen(command, stdin=theirs)
         theirs.close()
         if self._link.recv(100) != b"ready":
+            self._link.close()
             raise SystemExit(f"the trainers' process ended with {self._process.wait()}")
 
     def start(self, job: dict[str, Any]) -> tuple[int, int]:

@@ -306,8 +306,7 @@ def main() -> None:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
     warnings.filterwarnings("ignore", "torch.distributed is disabled")
     torch.set_num_threads(1)
-    for kernel in (zephon_mm_kernels.cpu._WRITE, zephon_mm_kernels.cpu._STORE):
-        kernel._compile()
+    zephon_mm_kernels.cpu.load()
     Image.init()
     make_data(folder)
     threads = len(os.listdir("/proc/self/task"))
