@@ -38,10 +38,11 @@ class Compiled:
 
     def __call__(self, *args: Any) -> Any:
         if self._ready is None:
-            self._compile()
+            self.load()
         return self._ready(*args)
 
-    def _compile(self) -> None:
+    def load(self) -> None:
+        """Compile it, or find it compiled on disk: what the first call would do."""
         with self._lock:
             if self._ready is not None:
                 return

@@ -40,6 +40,11 @@ _STORE = Compiled(store, STORE_SIGNATURES)
 _BLOCK = 64
 
 
+def load() -> None:
+    """Load what the first `write_frame` would, which takes a second or more: before a fork, say."""
+    _WRITE.load()
+
+
 def write_frame(
     planes: _Planes,
     subsampling: tuple[int, int],

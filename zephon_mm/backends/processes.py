@@ -239,7 +239,10 @@ class _Seat:
         """
         if self._worker is not None:
             if self._worker.gone():
-                _log.warning("%s died while idle (%s)", self._name, self.vacate())
+                ended = self.vacate()
+                if self._crew.closed:
+                    raise EOFError("closed")
+                _log.warning("%s died while idle (%s)", self._name, ended)
             elif self._crew.suits(self._worker, needed):
                 return self._worker
             else:

@@ -159,15 +159,16 @@ class Materialiser:
         return MediaResult(patches, damaged)
 
     def modules_of(self, task: MediaTask) -> tuple[str, ...]:
-        """What a task imports when it is the first of its kind, for the processes backend.
+        """What a task loads when it is the first of its kind, for the processes backend.
 
-        Of the decoders only the reference: others may start threads.
+        Of the decoders of clips only the reference: others may start threads.
         """
         package = __package__.rpartition(".")[0]
         if task.span.kind == "video":
-            return f"{package}.media.pixels", f"{package}.decoders.{REFERENCE}"
+            return (f"{package}.media.ready_for_clips",)
         other = (f"{package}.media.images_torchvision",)
-        return (f"{package}.media.views", *(other if self._image_decoder == "torchvision" else ()))
+        ready = f"{package}.media.ready_for_pictures"
+        return (ready, *(other if self._image_decoder == "torchvision" else ()))
 
     def take_counts(self) -> tuple[MediaCounts, ReadCounts]:
         """What was done since the last call: for a worker, whose parent adds it to its own."""
