@@ -51,7 +51,9 @@ def test_files_it_names_are_there() -> None:
     assert (ROOT / "examples" / "pretrain_vlm.py").read_text("utf-8").count("\n") < 100
 
 
-@pytest.mark.parametrize("command", ["index", "digest", "measure", "verify", "show", "frames", "demo"])
+@pytest.mark.parametrize(
+    "command", ["index", "digest", "measure", "verify", "show", "frames", "demo"]
+)
 def test_options_it_names_are_there(command: str) -> None:
     shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
     calls = re.findall(rf"zephon-mm {command}\b([^`)#]*)", README)

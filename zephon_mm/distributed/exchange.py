@@ -78,12 +78,12 @@ def gather_bytes(make: Callable[[], bytes], group: dist.ProcessGroup | None) -> 
     with leaving():
         lengths = torch.zeros(size, dtype=torch.int64, device=device)
         own = torch.tensor([len(payload)], dtype=torch.int64, device=device)
-        dist.all_gather(list(lengths.split(1)), own, group=group)  # the form that all torch 2 have
+        dist.all_gather(list(lengths.chunk(size)), own, group=group)  # all torch 2 have it
         longest = int(lengths.max())
         padded = torch.zeros(longest, dtype=torch.uint8, device=device)
         padded[: len(payload)] = mine
         joined = torch.zeros(size * longest, dtype=torch.uint8, device=device)
-        dist.all_gather(list(joined.split(longest)), padded, group=group)
+        dist.all_gather(list(joined.chunk(size)), padded, group=group)
     if failure is not None:
         raise failure
     rows = joined.cpu().numpy().reshape(size, longest)

@@ -281,7 +281,7 @@ def test_a_problem_in_the_probe_is_told() -> None:
 
 
 def test_unknown_decoder() -> None:
-    with pytest.raises(ConfigError, match="choose one of .*pyav"):
+    with pytest.raises(ConfigError, match=r"choose one of .*pyav"):
         load_decoder("quicktime")
 
 

@@ -13,8 +13,8 @@ from PIL import Image
 
 from tests.tiny import CHAT_TEMPLATE, hf_processor
 from zephon_mm.config import VideoSampling
-from zephon_mm.sample import MeasuredDocument
 from zephon_mm.models.qwen import QwenFamily
+from zephon_mm.sample import MeasuredDocument
 
 from .conftest import Opener, clip, document, jpeg, make_tokenizer, refs, write_shard
 
