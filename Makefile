@@ -9,7 +9,7 @@ VENV ?= .venv
 CASES ?=
 CONSTRAINTS ?=
 DEMO_FLAGS ?=
-TEST_FLAGS ?=
+TEST_FLAGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 .PHONY: demo test lint clean
 
