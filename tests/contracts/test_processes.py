@@ -5,12 +5,14 @@ dies. Texts and clips, which need no torch in a worker; pictures once.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +20,7 @@ from zephon_mm import DataConfig, ExecutionConfig, Loader, Source, Stop
 from zephon_mm.backends import child
 from zephon_mm.cli.digest import Ranks, step_digest
 from zephon_mm.errors import WorkerDiedError
+from zephon_mm.stages.materialise import Materialiser, MediaTask
 
 from . import media
 
@@ -122,6 +125,17 @@ def test_pictures_in_worker_processes(mixed: DataConfig) -> None:
     kept = tuple(source for source in mixed.sources if source.id == "pictures")
     config = replace(mixed, sources=kept, stop=Stop(num_steps=2))
     assert run(config, processes(1))[0] == run(config, SERIAL)[0]
+
+
+@pytest.mark.parametrize("decoder", ["pillow", "torchvision"])
+def test_the_modules_that_workers_share_are_there(decoder: str) -> None:
+    """The template says nothing of a module that it can't import."""
+    materialise = Materialiser(cast(Any, None), cast(Any, None), image_decoder=decoder)
+    for kind in ("image", "video"):
+        task = MediaTask(cast(Any, None), cast(Any, SimpleNamespace(kind=kind)))
+        names = materialise.modules_of(task)
+        assert len(names) == 1 + (kind == "image" and decoder == "torchvision")
+        assert all(importlib.import_module(name).__name__ == name for name in names)
 
 
 def test_z01_kept_batches_hold_no_descriptor_and_reads_are_counted(clips: DataConfig) -> None:
