@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels"), str(ROOT / "benchmarks")]
 
-from chaos_plan import draw  # noqa: E402
+from chaos_plan import BACKENDS, draw  # noqa: E402
 from chaos_round import ChaosError, Tally, Zygote, run_round  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: E402
@@ -72,6 +72,7 @@ def main() -> int:
     parser.add_argument("--ray", metavar="ADDRESS", help="also workers on this cluster of Ray")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
+    backends = BACKENDS | ({"ray": 2} if options.ray else {})
     console = Console(stderr=True)
     console.print(f"seed {seed}")
     seeds = [options.only] if options.only is not None else _seeds(seed, options.rounds)
@@ -86,7 +87,7 @@ def main() -> int:
         for each in seeds:
             if options.minutes is not None and time.monotonic() - begun > 60 * options.minutes:
                 break
-            plan = draw(random.Random(each), Path(folder), options.ray)
+            plan = draw(random.Random(each), Path(folder), backends, options.ray)
             try:
                 run_round(zygote, plan, tally)
             except ChaosError as error:

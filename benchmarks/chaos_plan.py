@@ -6,6 +6,7 @@ killed; the last one is left to finish.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
@@ -27,6 +28,10 @@ FORMATS = {
     "pages": ("interleaved", 1),
 }
 """Format and shards of each source."""
+
+
+BACKENDS = {"serial": 3, "threads": 5, "processes": 2}
+"""How often each is drawn. Worker processes take seconds to start, which is what a round costs."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +100,22 @@ def make_data(folder: Path) -> None:
         media.write(folder, name, samples, FORMATS[name][1])
 
 
-def draw(random: Random, folder: Path, ray_address: str | None = None) -> Round:
+def draw(
+    random: Random,
+    folder: Path,
+    backends: Mapping[str, int] = BACKENDS,
+    ray_address: str | None = None,
+) -> Round:
     """A round over the data that `make_data` has put into ``folder``."""
     config = _config(random, folder)
     sizes = [n for n in range(1, 9) if all(b % n == 0 for b in _batches(config))]
     if config.stop.count == "never":  # the ranks would not know when to end
         sizes = [1]
     lives = random.choice((2, 3, 3, 4))
-    segments = tuple(_segment(random, sizes, life, lives, ray_address) for life in range(lives))
+    segments = tuple(
+        _segment(random, sizes, life == 0, life == lives - 1, backends, ray_address)
+        for life in range(lives)
+    )
     return Round(config, segments, digest_log=random.random() < 0.3)
 
 
@@ -157,9 +170,13 @@ def _config(random: Random, folder: Path) -> DataConfig:
 
 
 def _segment(
-    random: Random, sizes: list[int], life: int, lives: int, ray_address: str | None
+    random: Random,
+    sizes: list[int],
+    first: bool,
+    last: bool,
+    backends: Mapping[str, int],
+    ray_address: str | None,
 ) -> Segment:
-    backends = {"serial": 3, "threads": 5, "processes": 2, "ray": 2 if ray_address else 0}
     backend = random.choices(list(backends), list(backends.values()))[0]
     if backend == "processes":  # each rank has workers of its own
         sizes = [size for size in sizes if size <= 2]
@@ -178,8 +195,8 @@ def _segment(
         for _ in range(random.randint(1, 2)):
             phase = random.choice(("decode", "decode", "save", "refill", "refill"))
             kills.append(_kill(random, "worker", phase))
-    if life < lives - 1:
-        phases = ("decode", "save") if life == 0 else ("restore", *PHASES)
+    if not last:
+        phases = ("decode", "save") if first else ("restore", *PHASES)
         kills.append(_kill(random, "trainer", random.choice(phases)))
     return Segment(
         execution=execution,

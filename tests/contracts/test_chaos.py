@@ -1,6 +1,6 @@
 """C1, C8, C9 under kills: random configs, backends, ranks, states, and SIGKILL at random moments.
 
-A few rounds of ``benchmarks/chaos.py``, which does hundreds.
+A few rounds of ``benchmarks/chaos.py``, which does hundreds, and with worker processes in most.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 )
 @given(random=st.randoms(use_true_random=False))
 def test_whatever_is_killed_the_steps_are_the_serial_ones(chaos: Any, random: Random) -> None:
-    plan = chaos.plan.draw(random, chaos.zygote.folder)
+    plan = chaos.plan.draw(random, chaos.zygote.folder, {"serial": 1, "threads": 2})
     note(repr(plan))
     chaos.rounds.run_round(chaos.zygote, plan, chaos.rounds.Tally())
 
@@ -59,10 +59,14 @@ def chain(chaos: Any, *kills: Any) -> Any:
         plan.config, sources=sources, stop=stop, sequence_length=256, global_batch=4, lanes=2
     )
     threads = {"backend": "threads", "workers": 2}
-    segments = [
-        chaos.plan.Segment(threads, 1 + number % 2, 1, ("file", "dcp")[number % 2], 0, (kill,))
-        for number, kill in enumerate(kills)
-    ]
+    processes = {"backend": "processes", "workers": 1}
+    segments = []
+    for number, kill in enumerate(kills):
+        form = ("file", "dcp")[number % 2]
+        if kill.victim == "worker":
+            segments.append(chaos.plan.Segment(processes, 1, 1, form, 0, (kill,)))
+        else:
+            segments.append(chaos.plan.Segment(threads, 1 + number % 2, 1, form, 0, (kill,)))
     segments.append(chaos.plan.Segment({"backend": "serial"}, 4, 1, "file", 0, ()))
     return chaos.plan.Round(config, tuple(segments), digest_log=True)
 
@@ -74,10 +78,15 @@ def test_kills_inside_of_a_checkpoint_and_of_a_restore(chaos: Any) -> None:
         kill("trainer", "save", 2, "call", 0.7),
         kill("trainer", "save", 2, "call", 0.7),
         kill("trainer", "restore", 1, "call", 0.7),
+        kill("worker", "refill", 1, "clock", 0.5),
     )
     tally = chaos.rounds.Tally()
     chaos.rounds.run_round(chaos.zygote, plan, tally)
-    assert tally.kills == {"trainer in save by a call": 2, "trainer in restore by a call": 1}
+    assert tally.kills == {
+        "trainer in save by a call": 2,
+        "trainer in restore by a call": 1,
+        "worker in refill by the clock": 1,
+    }
     assert tally.restores["of a file"] and tally.restores["of DCP"]
 
 
