@@ -138,16 +138,18 @@ def main() -> None:
             ratios = [ratio for ratio in RATIOS if clip.startswith(ratio[0])]
             patterns = tuple(dict.fromkeys(ratio[1] for ratio in ratios))
             clips, _ = _clips([path], patterns, progress)
-            used = {n: w for n, w in workers.items() if any(n in ratio[2:4] for ratio in ratios)}
-            cells = measure(used, clips, patterns, 1, options.rounds, progress)
-            found = [summarise(n, at, cells, "pyav+scan", clips) for at in patterns for n in used]
             out.print(clip, f"{path.stat().st_size} bytes", highlight=False)
-            out.print(table([row for row in found if row is not None], 1, options.rounds, 1))
-            rows += [
-                row
-                for _, at, mine, theirs, target in ratios
-                if (row := ratio_row(clip, at, mine, theirs, target, cells)) is not None
-            ]
+            for pattern in patterns:
+                wanted = {name for ratio in ratios if ratio[1] == pattern for name in ratio[2:4]}
+                used = {name: worker for name, worker in workers.items() if name in wanted}
+                cells = measure(used, clips, (pattern,), 1, options.rounds, progress)
+                found = [summarise(name, pattern, cells, next(iter(used)), clips) for name in used]
+                out.print(table([row for row in found if row], 1, options.rounds, 1))
+                for _, at, mine, theirs, target in ratios:
+                    row = ratio_row(clip, at, mine, theirs, target, cells)
+                    if at == pattern and row is not None:
+                        out.print(row)
+                        rows.append(row)
     machine = {"machine": platform.machine(), "cpus": os.cpu_count(), "pyav": av.__version__}
     lines = io.StringIO()
     for row in rows:

@@ -142,7 +142,10 @@ class _Crew:
         with self._lock:
             if self.closed:
                 raise EOFError("closed")
-            if self._template is None or self._template.gone:
+            if self._template is not None and self._template.gone:
+                self._template.end()  # its socket, and its place in the table of processes
+                self._template = None
+            if self._template is None:
                 self._template = Template(self._setup)
             return self._template
 
