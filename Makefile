@@ -17,7 +17,7 @@ demo: $(VENV)/installed
 	$(VENV)/bin/zephon-mm demo $(DEMO_FLAGS)
 
 test: $(VENV)/installed
-	$(VENV)/bin/python -m pytest tests kernels/tests $(if $(CASES),--cases $(CASES)) $(TEST_FLAGS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests kernels/tests $(if $(CASES),--cases $(CASES)) $(TEST_FLAGS)
 
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check .

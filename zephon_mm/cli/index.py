@@ -6,7 +6,7 @@ itself at first use. What was skipped and what will be quarantined is told at th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +29,10 @@ class KeyRule(StrEnum):
     last_dot = "last_dot"
 
 
+SHOWN = 10
+"""Media of a kind that are named after the table."""
+
+
 def index(
     urls: Annotated[
         list[str],
@@ -39,7 +43,11 @@ def index(
     ],
     workers: Annotated[int, typer.Option(min=1, help="Processes that read and probe.")] = 1,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Decode every picture and clip, and mark damaged ones.")
+        bool,
+        typer.Option(
+            "--verify",
+            help="Decode every picture and clip, mark damaged ones, and name them.",
+        ),
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Index again what has an index already.")
@@ -102,7 +110,36 @@ def index(
             progress=bar.advance,
             access=Access(options=_options(storage_option or ())),
         )
-    Console().print(summary(manifest, bar.num_built))
+    found = media_found(manifest, cache_dir) if verify else None
+    Console().print(summary(manifest, bar.num_built, found))
+    for kind, names in (found or {}).items():
+        for name in names[:SHOWN]:
+            Console(soft_wrap=True).print(f"{kind}: {name}", markup=False, highlight=False)
+        if len(names) > SHOWN:
+            Console().print(f"{kind}: and {len(names) - SHOWN:,} more", highlight=False)
+
+
+def media_found(manifest: Manifest, cache_dir: str | None) -> dict[str, list[str]]:
+    """What ``--verify`` found of media: member and shard of each that is unreadable or damaged."""
+    from ..media.info import read_probe
+    from ..shards import ShardReader
+
+    found: dict[str, list[str]] = {"unreadable": [], "damaged": []}
+    reader = ShardReader([manifest], cache_dir=cache_dir)
+    for shard, url in enumerate(manifest.shards):
+        index = reader.index(0, shard)
+        for sample in range(index.num_samples):
+            for position in index.members(sample).values():
+                member = index.member(position)
+                if member.probe is None or member.clean is not False:
+                    continue
+                problem = read_probe(member.probe).problem
+                if problem is not None:
+                    found["unreadable"].append(f"{member.name} in {url}: {problem}")
+                else:
+                    found["damaged"].append(f"{member.name} in {url}")
+    reader.close()
+    return found
 
 
 def _options(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -149,8 +186,10 @@ class _Bar:
         )
 
 
-def summary(manifest: Manifest, num_built: int) -> Table:
-    """The closing table."""
+def summary(
+    manifest: Manifest, num_built: int, found: Mapping[str, Sequence[str]] | None = None
+) -> Table:
+    """The closing table; ``found``: see `media_found`."""
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
@@ -169,6 +208,8 @@ def summary(manifest: Manifest, num_built: int) -> Table:
         row(title, sum(counts.values()))
         for kind, count in counts.items():
             row(f"  {kind}", count)
+    for kind, names in (found or {}).items():
+        row(f"media {kind}", len(names))
     row("digest", manifest.digest.hex()[:16])
     return table
 

@@ -59,9 +59,18 @@ def test_verify_marks_each_medium(tmp_path: Path) -> None:
     whole = picture(64)
     entries = {"0.jpg": whole, "1.jpg": whole[: len(whole) // 2], "2.jpg": b"no picture"}
     url = shard(tmp_path, "a.tar", entries | {"2.txt": b"x"})
-    run(url, "--verify")
+    out = run(url, "--verify")
+    assert "media unreadable 1 media damaged 1" in out
+    assert f"damaged: 1.jpg in {url}" in out and f"unreadable: 2.jpg in {url}: " in out
+    assert "media damaged 1" in run(url, "--verify")  # also where nothing is indexed anew
     found = load_index(url)
     assert [found.member(p).clean for p in range(4)] == [True, False, False, None]
+
+
+def test_verify_names_the_first_of_many(tmp_path: Path) -> None:
+    url = shard(tmp_path, "a.tar", {f"{i:02}.jpg": b"no picture" for i in range(14)})
+    out = run(url, "--verify")
+    assert "media unreadable 14" in out and "unreadable: and 4 more" in out and "10.jpg" not in out
 
 
 def test_verify_decodes_clips(cases: Path, tmp_path: Path) -> None:

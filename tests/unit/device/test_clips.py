@@ -126,6 +126,7 @@ def test_surfaces_stay_in_their_budget(card: FakeCard, kernels: Any) -> None:
     one = clip_bytes(info, 4)
     assert one == 48 * 64 * 3 // 2 * (24 + 4)
     stage = DeviceStage("cpu", card.decoder(), surface_budget=2 * one, kernels=kernels)
+    stage.clip(data, info, range(4), (28, 28), QWEN)  # the first of a kind is tried alone
     whole = card.raw
     entered, two = itertools.count(), threading.Barrier(2)
 
