@@ -121,17 +121,20 @@ def main() -> None:
     parser.add_argument("--clips", default=",".join(CLIPS), help="which, with commas between")
     parser.add_argument("--json", type=Path, help="append the rows to this file")
     options = parser.parse_args()
+    names = options.clips.split(",")
+    if options.rounds < 5 or not set(names) <= set(CLIPS):
+        parser.error(f"--rounds is 5 or more, --clips of {', '.join(CLIPS)}")
     out = Console(width=170)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
-        names = sorted({name for ratio in RATIOS for name in ratio[2:4]})
-        workers = {name: stack.enter_context(Worker(name)) for name in names}
+        contestants = sorted({name for ratio in RATIOS for name in ratio[2:4]})
+        workers = {name: stack.enter_context(Worker(name)) for name in contestants}
         for name, worker in list(workers.items()):
             if worker.missing is not None:
                 out.print(f"not installed: {name}: {worker.missing}", markup=False)
                 del workers[name]
-        for clip in options.clips.split(","):
+        for clip in names:
             codec, container, settings = CLIPS[clip]
             path = Path(folder) / f"{clip.replace(' ', '_')}.{container}"
             make_clip(path, codec, container, settings)

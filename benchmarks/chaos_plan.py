@@ -7,7 +7,7 @@ killed; the last one is left to finish.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -84,7 +84,7 @@ class Round:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for a report."""
-        return asdict(replace(self, config=self.config.to_dict()))  # type: ignore[arg-type]
+        return asdict(self) | {"config": self.config.to_dict()}
 
 
 def make_data(folder: Path) -> None:

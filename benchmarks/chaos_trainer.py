@@ -89,26 +89,16 @@ class Voice:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Whole:
-    """What one process saves of the loaders of all its ranks, to DCP."""
-
-    def __init__(self, loaders: Sequence[Loader], step: int) -> None:
-        self._loaders, self._step = loaders, step
-
-    def state_dict(self) -> dict[str, Any]:
-        """The tensors of all lanes."""
-        states = [loader.state_dict(self._step) for loader in self._loaders]
-        return states[0] | {"lanes": {k: v for state in states for k, v in state["lanes"].items()}}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """DCP asks for it; each rank loads by itself."""
-        raise NotImplementedError
+def tensors_of(loaders: Sequence[Loader], step: int) -> dict[str, Any]:
+    """The lanes of all ranks of one process, as DCP keeps them."""
+    states = [loader.state_dict(step, tensors=True) for loader in loaders]
+    return states[0] | {"lanes": {k: v for state in states for k, v in state["lanes"].items()}}
 
 
 def save(loaders: Sequence[Loader], step: int, form: str, folder: Path) -> None:
     """Write the boundary before ``step``, of all ranks."""
     if form == "dcp":
-        dcp.save({"loader": Whole(loaders, step)}, checkpoint_id=folder / f"dcp-{step:06d}")
+        dcp.save({"loader": tensors_of(loaders, step)}, checkpoint_id=folder / f"dcp-{step:06d}")
     elif len(loaders) == 1:
         loaders[0].save_state(folder / "state.json", step=step)
     else:

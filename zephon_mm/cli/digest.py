@@ -8,7 +8,6 @@ their rows in slot order. Two runs with the same lines trained on the same batch
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -87,6 +86,8 @@ def digest(
     execution = replace(execution, digest_log=None if log is None else str(log))
     if save_state is not None and not save_state.absolute().parent.is_dir():
         raise ConfigError(f"--save-state {save_state}: its folder is not there")
+    from ..state import read_state, write_state
+
     saved = None if state is None else read_state(state)
     with Ranks(data, execution, dp_size, saved, allow=allow or ()) as ranks:
         last = ranks.step + steps
@@ -198,29 +199,6 @@ def step_digest(batches: Sequence[Batch], pixels: bool) -> str:
         for row in batch.row_digests(pixels=pixels):
             digest.update(row)
     return digest.hexdigest()
-
-
-def read_state(path: Path) -> dict[str, Any]:
-    """Read a state that `write_state` wrote; StateError for anything else."""
-    try:
-        state = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise StateError(f"{path}: can't be read ({error.strerror})") from error
-    except ValueError as error:
-        raise StateError(f"{path}: not JSON, so no state of zephon-mm ({error})") from error
-    if not isinstance(state, dict) or not isinstance(state.get("step"), int):
-        raise StateError(f"{path}: JSON, but not a state of zephon-mm")
-    return state
-
-
-def write_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a state as JSON: whole or not at all."""
-    partial = path.with_name(path.name + ".part")
-    try:
-        partial.write_text(json.dumps(state, indent=1, sort_keys=True), "utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise StateError(f"{path}: can't be written ({error.strerror})") from error
 
 
 def track(steps: Sequence[int], what: str) -> Iterator[int]:

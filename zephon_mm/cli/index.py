@@ -18,7 +18,7 @@ from rich.table import Table
 from ..config import Source
 
 if TYPE_CHECKING:
-    from ..shards import Manifest, ShardDone
+    from ..shards import Access, Manifest, ShardDone
     from ..shards.index import Verify
 
 
@@ -98,6 +98,7 @@ def index(
         from ..media.verify import verify_member
 
         check = verify_member
+    access = Access(options=_options(storage_option or ()))
     with _Bar() as bar:
         manifest = open_source(
             source,
@@ -108,9 +109,9 @@ def index(
             force=force,
             check=True,
             progress=bar.advance,
-            access=Access(options=_options(storage_option or ())),
+            access=access,
         )
-    found = media_found(manifest, cache_dir) if verify else None
+    found = media_found(manifest, cache_dir, access) if verify else None
     Console().print(summary(manifest, bar.num_built, found))
     for kind, names in (found or {}).items():
         for name in names[:SHOWN]:
@@ -119,13 +120,13 @@ def index(
             Console().print(f"{kind}: and {len(names) - SHOWN:,} more", highlight=False)
 
 
-def media_found(manifest: Manifest, cache_dir: str | None) -> dict[str, list[str]]:
+def media_found(manifest: Manifest, cache_dir: str | None, access: Access) -> dict[str, list[str]]:
     """What ``--verify`` found of media: member and shard of each that is unreadable or damaged."""
     from ..media.info import read_probe
     from ..shards import ShardReader
 
     found: dict[str, list[str]] = {"unreadable": [], "damaged": []}
-    reader = ShardReader([manifest], cache_dir=cache_dir)
+    reader = ShardReader([manifest], cache_dir=cache_dir, access=access)
     for shard, url in enumerate(manifest.shards):
         index = reader.index(0, shard)
         for sample in range(index.num_samples):

@@ -11,8 +11,9 @@ import torch
 from transformers import PreTrainedModel
 
 from ..batch import Batch
-from ..cli.digest import read_state, step_digest, write_state
+from ..cli.digest import step_digest
 from ..loader import Loader
+from ..state import read_state, write_state
 
 LEARNING_RATE = 2e-3
 

@@ -15,7 +15,10 @@ With a `DeviceStage` the same holds for its decoder, and patches of clips are te
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -221,10 +224,8 @@ class Materialiser:
             from ..media import images_torchvision as other
 
             if other.refusal(data, info, clean=clean) is None:
-                try:
+                with suppress(MediaError):  # Pillow judges
                     return view_patches(data, info, views, layout, other.decode_image)
-                except MediaError:
-                    pass  # Pillow judges
             self._reroute()
         return view_patches(data, info, views, layout)
 
@@ -232,24 +233,16 @@ class Materialiser:
         from ..media.pixels import stream_patches
 
         wanted = (data, info, span.frames, span.size, self._family.patches)
-        exact = self._decoder in decoder_names("planes-v1")
-        if self._device is not None and self._device.makes_clips:
-            try:
-                return self._device.clip(*wanted)
-            except MediaError:
-                if not exact:
-                    raise
+        device = self._device if self._device is not None and self._device.makes_clips else None
+        make: Callable[..., Patches] = (
+            partial(stream_patches, load_decoder(self._decoder)) if device is None else device.clip
+        )
+        if self._decoder not in decoder_names("planes-v1"):
+            return make(*wanted)
+        if device is not None or self._decoder != REFERENCE:
+            with suppress(MediaError):  # a refusal too: the reference judges
+                return make(*wanted)
             self._reroute()
-            return stream_patches(load_decoder(REFERENCE), *wanted)
-        decoder = load_decoder(self._decoder)
-        if self._decoder == REFERENCE or not exact:
-            return stream_patches(decoder, *wanted)
-        if decoder.refusal(info) is None:
-            try:
-                return stream_patches(decoder, *wanted)
-            except MediaError:
-                pass  # the reference judges
-        self._reroute()
         return stream_patches(load_decoder(REFERENCE), *wanted)
 
     def _reroute(self) -> None:
