@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import DataConfig
-from ..errors import ConfigError, MediaError
+from ..errors import MediaError
 from ..patches import Crop, Resize, View
 from ..sample import MediaSpan
 from .base import MediaLayout
-from .processor import read_folder
+from .processor import read_folder, sliding_window
 from .tiles import TileFamily, check_size, read_tiles, refuse_budgets, square
 from .tokenizer import Tokenizer
 
@@ -83,12 +83,6 @@ class Gemma3(TileFamily):
         """The family with the settings of the tokeniser's folder and the model's window."""
         refuse_budgets(config, cls.name)
         files = read_folder(tokenizer.folder)
-        text = files.model.get("text_config") or {}
-        if not isinstance(text.get("sliding_window"), int):
-            raise ConfigError(
-                f"tokenizer={tokenizer.path!r}: model='gemma3' needs text_config.sliding_window of "
-                "the model's config.json, for its masks: put that file beside the tokenizer"
-            )
         side = square(files.image.get("size"), 896, files)
         tokens = int(files.processor.get("image_seq_length", 256))
         asked = files.images_kwargs
@@ -100,7 +94,7 @@ class Gemma3(TileFamily):
         return cls(
             tokenizer,
             read_tiles(files, side, tokens),
-            window=text["sliding_window"],
+            window=sliding_window(files, cls.name),
             pan_and_scan=scan if asked.get("do_pan_and_scan") else None,
         )
 
@@ -155,7 +149,11 @@ class Gemma3(TileFamily):
 
 
 def attention_masks(
-    seq_idx: torch.Tensor, soft: torch.Tensor, window: int
+    seq_idx: torch.Tensor,
+    soft: torch.Tensor | None,
+    window: int,
+    *,
+    full_both_ways: bool = True,
 ) -> dict[str, torch.Tensor]:
     """Who sees whom, bool [R, 1, S, S]: within a document, earlier tokens and its own picture.
 
@@ -164,17 +162,22 @@ def attention_masks(
 
     Args:
         seq_idx: document of each token, [R, S].
-        soft: whether a token is of a picture, [R, S].
+        soft: whether a token is of a picture, [R, S]; None: all layers are causal.
         window: of the sliding layers.
+        full_both_ways: whether a picture's tokens see each other both ways in full layers, too.
     """
     import torch
 
     length = seq_idx.shape[1]
     at = torch.arange(length, device=seq_idx.device)
+    document = seq_idx[:, :, None] == seq_idx[:, None]
+    causal = (at[:, None] >= at) & document
+    near = at > at[:, None] - window
+    if soft is None:
+        return {"full_attention": causal[:, None], "sliding_attention": (causal & near)[:, None]}
     starts = soft & ~torch.nn.functional.pad(soft, (1, 0))[:, :-1]
     picture = torch.where(soft, starts.cumsum(1), -1)
     same = (picture[:, :, None] == picture[:, None]) & soft[:, :, None]
-    sees = (at[:, None] >= at) | same
-    sees &= seq_idx[:, :, None] == seq_idx[:, None]
-    near = at > at[:, None] - window
-    return {"full_attention": sees[:, None], "sliding_attention": (sees & near)[:, None]}
+    sees = causal | (same & document)
+    full = sees if full_both_ways else causal
+    return {"full_attention": full[:, None], "sliding_attention": (sees & near)[:, None]}

@@ -27,7 +27,7 @@ from ..sample import MediaSpan
 from .base import MediaLayout
 from .gemma3 import attention_masks
 from .inputs import token_inputs
-from .processor import read_folder, read_named_tokens
+from .processor import read_folder, read_named_tokens, sliding_window
 from .tiles import TileFamily, TileSettings, check_size, refuse_budgets
 from .tokenizer import Tokenizer
 
@@ -68,12 +68,8 @@ class Gemma4(TileFamily):
         """The family with the settings of the tokeniser's folder and the model's masks."""
         refuse_budgets(config, cls.name)
         files = read_folder(tokenizer.folder)
-        text = files.model.get("text_config") or {}
-        if not isinstance(text.get("sliding_window"), int):
-            raise ConfigError(
-                f"tokenizer={tokenizer.path!r}: model='gemma4' needs text_config.sliding_window of "
-                "the model's config.json, for its masks: put that file beside the tokenizer"
-            )
+        window = sliding_window(files, cls.name)
+        text = files.text
         if text.get("use_bidirectional_attention") not in (None, "vision"):
             raise ConfigError(
                 f"{tokenizer.folder}/config.json: use_bidirectional_attention="
@@ -91,7 +87,7 @@ class Gemma4(TileFamily):
             pool=int(files.image.get("pooling_kernel_size", 3)),
             image_tokens=int(files.image.get("max_soft_tokens", 280)),
             video_tokens=int(files.video.get("max_soft_tokens", 70)),
-            window=text["sliding_window"],
+            window=window,
             both_ways=text.get("use_bidirectional_attention") == "vision",
         )
 
@@ -192,13 +188,10 @@ class Gemma4(TileFamily):
         images = batch.input_ids == self.tokenizer.token_id(self.soft)
         videos = batch.input_ids == self.tokenizer.token_id(_VIDEO)
         inputs["mm_token_type_ids"] = images.long() + 2 * videos.long()
-        soft = images | videos if self.both_ways else images & False
-        masks = attention_masks(batch.seq_idx, soft, self.window)
-        causal = attention_masks(batch.seq_idx, images & False, self.window)
-        inputs["attention_mask"] = {
-            "full_attention": causal["full_attention"],
-            "sliding_attention": masks["sliding_attention"],
-        }
+        soft = images | videos if self.both_ways else None
+        inputs["attention_mask"] = attention_masks(
+            batch.seq_idx, soft, self.window, full_both_ways=False
+        )
         return inputs
 
     def _padded(self, rows: torch.Tensor, grids: torch.Tensor, tokens: int) -> torch.Tensor:

@@ -88,6 +88,11 @@ class ModelFolder:
         """``vision_config`` of the model."""
         return self.model.get("vision_config") or {}
 
+    @property
+    def text(self) -> Mapping[str, Any]:
+        """``text_config`` of the model."""
+        return self.model.get("text_config") or {}
+
 
 def read_folder(folder: Path) -> ModelFolder:
     """Read the files in transformers' order. Raises ConfigError for one that is not JSON."""
@@ -123,6 +128,22 @@ def read_named_tokens(folder: Path, *names: str) -> list[str]:
                 "the tokenizer of a model of this family"
             )
     return [str(token) for token in tokens]
+
+
+def sliding_window(files: ModelFolder, name: str) -> int:
+    """The window of the sliding layers of the model. Raises ConfigError if the folder names none.
+
+    Args:
+        files: the model's folder.
+        name: of the family.
+    """
+    window = files.text.get("sliding_window")
+    if not isinstance(window, int):
+        raise ConfigError(
+            f"tokenizer={str(files.folder)!r}: model={name!r} needs text_config.sliding_window of "
+            "the model's config.json, for its masks: put that file beside the tokenizer"
+        )
+    return window
 
 
 def read_settings(

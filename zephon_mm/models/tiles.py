@@ -7,6 +7,7 @@ media are written.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -165,7 +166,7 @@ class TileFamily(ABC):
             yield span
 
     def shrink(self, span: MediaSpan, max_tokens: int, max_patches: int) -> MediaSpan:
-        for found in (span, *self.smaller(span)):
+        for found in itertools.chain((span,), self.smaller(span)):
             length = len(self.block(found))
             if length <= max_tokens and found.num_patches <= max_patches:
                 return replace(found, stop=found.start + length)

@@ -40,6 +40,11 @@ class Opened(NamedTuple):
     processor: Any
 
 
+def only(*names: str) -> pytest.MarkDecorator:
+    """For tests of some families alone."""
+    return pytest.mark.parametrize("opened", names, indirect=True)
+
+
 @pytest.fixture(scope="module", params=NAMES)
 def opened(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -104,9 +109,8 @@ def test_pictures_of_any_size(opened: Opened) -> None:
         same(opened, height, width)
 
 
+@only("gemma3")
 def test_pan_and_scan(opened: Opened) -> None:
-    if opened.name != "gemma3":
-        return
     scan = PanAndScan(min_side=16, max_crops=4, min_ratio=1.2)
     family = replace(opened.family, pan_and_scan=scan)
     asked = {
@@ -165,15 +169,21 @@ def document(opened: Opened, *spans: MediaSpan) -> MeasuredDocument:
     return MeasuredDocument(SampleRef(0, 0, 0, 0, 0), "s", "k", ids, loss, tuple(media), digest)
 
 
+@only("gemma3")
+def test_a_picture_of_one_size_fits_or_is_dropped(opened: Opened) -> None:
+    whole = document(opened, picture(opened.family, 200, 300))
+    length = whole.media[0].stop - whole.media[0].start
+    assert opened.family.relayout(whole, length, 100) is whole
+    with pytest.raises(MediaError, match="however few are shown"):
+        opened.family.relayout(whole, length - 1, 100)
+
+
+@only(*(name for name in NAMES if name != "gemma3"))
 def test_a_picture_is_laid_out_in_fewer_tiles_until_it_fits(opened: Opened) -> None:
     whole = document(opened, picture(opened.family, 200, 300))
     (span,) = whole.media
     length = span.stop - span.start
     assert opened.family.relayout(whole, length, 100) is whole
-    if opened.name == "gemma3":
-        with pytest.raises(MediaError, match="however few are shown"):
-            opened.family.relayout(whole, length - 1, 100)
-        return
     seen = set()
     for most in range(length - 1, 5, -5):
         try:
@@ -191,28 +201,39 @@ def test_a_picture_is_laid_out_in_fewer_tiles_until_it_fits(opened: Opened) -> N
     assert len(seen) >= 2
 
 
-def test_a_clip_loses_every_second_frame(opened: Opened) -> None:
-    if not FAMILIES[opened.name].video:
-        with pytest.raises(MediaError, match="takes no clips"):
-            opened.family.layout_video(4, 60, 80)
-        return
+def clip_of_eight(opened: Opened) -> tuple[MeasuredDocument, int]:
+    """A document of one clip, and how long the clip's block is."""
     times = tuple(n / 2 for n in range(8))
     span = replace(span_of("video", (8, 1, 1), times, 2.0), source_size=(60, 80))
     whole = document(opened, span)
-    length = whole.media[0].stop - whole.media[0].start
-    if opened.name != "internvl":  # one number of frames for all clips; a text that tells it
-        with pytest.raises(MediaError, match="however few are shown"):
-            opened.family.relayout(whole, length - 1, 100)
-        return
+    return whole, whole.media[0].stop - whole.media[0].start
+
+
+@only(*(name for name in NAMES if not FAMILIES[name].video))
+def test_clips_are_not_taken(opened: Opened) -> None:
+    with pytest.raises(MediaError, match="takes no clips"):
+        opened.family.layout_video(4, 60, 80)
+
+
+@only("llava_onevision", "smolvlm")
+def test_a_clip_whose_number_of_frames_is_told_fits_or_is_dropped(opened: Opened) -> None:
+    """One number of frames for all clips; a text that tells it."""
+    whole, length = clip_of_eight(opened)
+    with pytest.raises(MediaError, match="however few are shown"):
+        opened.family.relayout(whole, length - 1, 100)
+
+
+@only("internvl")
+def test_a_clip_loses_every_second_frame(opened: Opened) -> None:
+    whole, length = clip_of_eight(opened)
     found = opened.family.relayout(whole, length - 1, 100).media[0]
     assert (found.frames, found.fps, found.grid) == ((0, 2, 4, 6), 1.0, (4, 1, 1))
     assert len(opened.family.relayout(whole, 9, 100).media[0].frames) == 1
 
 
+@only("llava_onevision")
 def test_several_pictures_of_llava_onevision(opened: Opened) -> None:
     """One tile each, padded to a square in the mean colour; the document is whole or dropped."""
-    if opened.name != "llava_onevision":
-        return
     draw = np.random.default_rng(0)
     sources = [
         draw.integers(0, 256, (h, w, 3), np.uint8) for h, w in ((40, 90), (91, 40), (48, 48))
@@ -228,9 +249,8 @@ def test_several_pictures_of_llava_onevision(opened: Opened) -> None:
         opened.family.relayout(whole, len(whole.tokens) - 1, 100)
 
 
+@only("llava_onevision")
 def test_clips_of_llava_onevision_have_one_number_of_frames(opened: Opened) -> None:
-    if opened.name != "llava_onevision":
-        return
     assert opened.family.shown_frames((0, 3)) == (0, 3, 3, 3)
     assert opened.family.shown_frames((0, 3, 5, 9)) == (0, 3, 5, 9)
     family = build_family(config(opened.name), opened.tokenizer)
@@ -238,9 +258,8 @@ def test_clips_of_llava_onevision_have_one_number_of_frames(opened: Opened) -> N
         family.layout_video(4, 60, 80)
 
 
+@only("gemma3")
 def test_gemma3_needs_the_models_window(opened: Opened, tmp_path: Path) -> None:
-    if opened.name != "gemma3":
-        return
     (tmp_path / "tokenizer.json").write_text((opened.folder / "tokenizer.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(
         (opened.folder / "tokenizer_config.json").read_text()
