@@ -16,6 +16,7 @@ so that step 100,000 is some minutes away: ``--short --at 10 100 1000 10000 1000
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import statistics
 import tempfile
@@ -158,7 +159,7 @@ def bench(config: DataConfig, state: dict[str, Any], repeat: int) -> dict[str, A
         for cold, warm, measuring in trials
     ]
     seconds = [warm["seconds"] for _, warm, _ in trials]
-    lane_bytes = [len(text) * 3 // 4 for text in state["lanes"].values()]
+    lane_bytes = [len(base64.b64decode(text)) for text in state["lanes"].values()]
     return {
         "step": state["step"],
         "lane_bytes": max(lane_bytes),

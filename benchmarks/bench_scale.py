@@ -14,6 +14,7 @@ Texts and captioned pictures, short rows, one thread. A JSON row each:
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import resource
 import statistics
@@ -114,7 +115,7 @@ def bench_state(config: DataConfig, steps: int) -> dict[str, Any]:
         "milliseconds": spread(fresh),
         "milliseconds_again": spread(again),
         "json_bytes": len(json.dumps(state)),
-        "largest_lane_bytes": max(len(text) * 3 // 4 for text in lanes),
+        "largest_lane_bytes": max(len(base64.b64decode(text)) for text in lanes),
         "fixed_form_lane_bytes": max(array.nbytes for array in fixed),
     }
 

@@ -39,10 +39,15 @@ def summary(
     tally: Tally, seed: int, rounds: int, failures: list[int], begun: float
 ) -> dict[str, Any]:
     """A row of results."""
-    phases = {"decoding": "decode", "writing a checkpoint": "save", "restoring": "re"}
+    phases = {
+        "decoding": "decode",
+        "writing a checkpoint": "save",
+        "restoring": "restore",
+        "making batches after a restore": "refill",
+    }
     by_phase = {
-        name: sum(n for kind, n in tally.kills.items() if f" in {start}" in kind)
-        for name, start in phases.items()
+        name: sum(n for kind, n in tally.kills.items() if f" in {phase} " in kind)
+        for name, phase in phases.items()
     }
     return {
         "seed": seed,

@@ -70,7 +70,8 @@ class Voice:
 
     def phase(self, name: str) -> None:
         """The trainer goes over to this phase."""
-        if self._left > 0:  # the phase was shorter than thought
+        if self._left > 0:  # the phase was shorter than thought: not killed inside of it
+            self.say(phase="past the end")
             self._die()
         self.say(phase=name)
         self._visits[name] += 1
