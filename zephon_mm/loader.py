@@ -157,7 +157,7 @@ class Loader(Checkpoints):
         if self._share is None:
             self._feed = self._open_feed()
         else:
-            who = f"{self.fingerprint}, dp_rank {self.dp_rank} of {self.dp_size}"
+            who = f"dp_rank {self.dp_rank} of {self.dp_size}, run {self.fingerprint}"
             self._feed = self._share.feed(who, self._step, self._run.family, self._open_feed)
         self._begun_at = self._begun_at or time.monotonic()
         return self._iterate(self._feed)
@@ -173,9 +173,10 @@ class Loader(Checkpoints):
                     self._count(batch)
                     yield batch
                 # a batch that was handed out counts as consumed, so the boundary moves first
+                # (the log before it: a step that can't be logged is not handed out)
+                self._digests.write(step.number)
                 self._ring.append((step.number + 1, step.lanes))
                 self._report.watch(step.lanes)
-                self._digests.write(step.number)
                 self._step = step.number + 1
                 self._count(step.batches[-1])
                 yield step.batches[-1]

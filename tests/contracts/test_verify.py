@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from zephon_mm import DataConfig, ExecutionConfig, Loader, Source, VideoSampling
 from zephon_mm.cli.digest import Ranks
 from zephon_mm.cli.main import app
 from zephon_mm.config import Packing
-from zephon_mm.digests import compare_logs, read_log
+from zephon_mm.digests import DigestLog, compare_logs, read_log
+from zephon_mm.errors import StorageError
 
 from . import media
 
@@ -116,6 +118,51 @@ def test_micro_batches_don_t_matter(config: DataConfig, serial: Path, tmp_path: 
                 break  # in mid-step: the step is not in the log
     found = compare_logs(read_log(serial), read_log(tmp_path / "log"))
     assert found.equal and found.common == 12 and found.lacks["b"].steps == ((2, 3),)
+
+
+class Full:
+    """A log's file on a disk that is full for one write, of which it takes some bytes."""
+
+    def __init__(self, file: IO[bytes], left: list[int]) -> None:
+        self._file, self._left = file, left
+        self.close = file.close
+
+    def write(self, data: memoryview) -> int:
+        if self._left and not (taken := self._left.pop(0)) < 0:
+            self._file.write(data[:taken])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._file.write(data)
+
+
+@pytest.mark.parametrize("writes", [[40], [-1, -1, 700]])  # in the header, in a row
+def test_a_step_that_could_not_be_logged_is_made_again(
+    config: DataConfig,
+    serial: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    writes: list[int],
+) -> None:
+    log, steps = tmp_path / "log", []
+    whole = DigestLog._open
+
+    def opened(self: DigestLog) -> None:
+        whole(self)
+        self._file = Full(self._file, writes)  # type: ignore[assignment, arg-type]
+
+    monkeypatch.setattr(DigestLog, "_open", opened)
+    with Loader(config, ExecutionConfig(backend="serial", digest_log=str(log))) as loader:
+        with pytest.raises(StorageError, match="free some room"):
+            for batch in loader:
+                steps.append(batch.step)
+        for batch in loader:
+            steps.append(batch.step)
+            if batch.step == STEPS - 1:
+                break
+    assert steps == list(range(STEPS)) and not writes
+    found = read_log(log)
+    assert found.cut == 1
+    found = compare_logs(read_log(serial), found)
+    assert found.equal and found.common == 24
 
 
 KILLED = """

@@ -133,6 +133,7 @@ class DigestLog:
             if self._file.tell() and (self._file.seek(-1, 2), self._file.read(1))[1] != b"\n":
                 self._file.write(b"\n")  # a kill has cut the last line
         except OSError as error:
+            self.close()
             raise ConfigError(
                 f"digest_log={str(self._path.parent)!r} can't be written ({error.strerror}); name "
                 "a folder (it is made if it isn't there)"
@@ -145,6 +146,7 @@ class DigestLog:
             while view:
                 view = view[self._file.write(view) :]
         except OSError as error:
+            self.close()  # the next write ends the cut line and begins with a header
             raise StorageError(
                 f"digest_log: {self._path} can't be written ({error.strerror}); free some room, or "
                 "go on from the last checkpoint without digest_log"
