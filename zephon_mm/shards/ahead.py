@@ -8,12 +8,13 @@ the gaps between them (pictures, say) are small. What is not small is read over 
 submitted, its bytes are put on a list; some threads fetch what is on it, in order and within a
 bound, while earlier ones are decoded.
 
-Neither reports a failure: what could not be fetched ahead is read again in its place, where faults
+Neither raises a failure: what could not be fetched ahead is read again in its place, where faults
 are retried and raised. Neither is used in a forked child.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import OrderedDict, deque
@@ -23,6 +24,8 @@ from typing import Final, TypeVar
 
 from .index import Data, Member
 from .sidecar import ShardIndex
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Shard = tuple[int, int]
@@ -87,10 +90,16 @@ class Neighbours:
         for index, shard, sample in wanted:
             if not all((*shard, place) in self._span_of for place, _ in _small(index, sample)):
                 spans.update(dict.fromkeys(span_around(index, shard, sample, alone)))
-        with self._change:
-            mine = [span for span in spans if span not in self._busy]
-            self._busy.update(mine)
-        in_parallel(self._get, mine)
+        mine: list[Span] = []
+        try:
+            with self._change:
+                mine += [span for span in spans if span not in self._busy]
+                self._busy.update(mine)
+            in_parallel(self._get, mine)
+        finally:  # also of a KeyboardInterrupt: nobody is to wait for what doesn't come
+            with self._change:
+                self._busy.difference_update(mine)
+                self._change.notify_all()
         with self._change:
             while any(span in self._busy for span in spans):
                 self._change.wait()  # as long as another's requests take
@@ -223,7 +232,10 @@ def in_parallel(work: Callable[[T], None], items: Iterable[T]) -> None:
         for _ in range(min(_THREADS, len(left)) - 1)
     ]
     started = [thread for thread in threads if _start(thread)]
-    run()
+    try:
+        run()
+    finally:
+        left.clear()
     for thread in started:
         thread.join()
 
@@ -246,7 +258,8 @@ class _Coming:
 class Expected:
     """Large members that will be asked for soon, in order. Thread-safe.
 
-    Threads live while there is something to fetch.
+    Threads live while there is something to fetch. After a failure what is listed is left to
+    whoever reads it, who pauses between tries: a store in trouble isn't asked without pause.
 
     Args:
         fetch: one request.
@@ -261,6 +274,7 @@ class Expected:
         self._listed: OrderedDict[Place, Member] = OrderedDict()
         self._coming: OrderedDict[Place, _Coming] = OrderedDict()
         self._bytes = self._threads = 0
+        self._warned = False
 
     def expect(self, place: Place, member: Member) -> None:
         """This member will be read soon."""
@@ -332,6 +346,19 @@ class Expected:
                 self._bytes += member.stored
             try:
                 coming.data = self._fetch(place[:2], member.offset, member.stored)
-            except Exception:  # whoever reads the member meets it again, and raises it
-                coming.data = None
-            coming.done.set()
+            except Exception as error:  # whoever reads the member meets it again, and raises it
+                self._give_up(error)
+            except BaseException:
+                with self._lock:
+                    self._threads -= 1
+                raise
+            finally:
+                coming.done.set()
+
+    def _give_up(self, error: Exception) -> None:
+        """Fetch nothing more of what is listed; the first failure is told."""
+        with self._lock:
+            self._listed.clear()
+            first, self._warned = not self._warned, True
+        if first:
+            _log.warning("fetching ahead failed, members are read as they are needed: %s", error)

@@ -269,9 +269,11 @@ def test_small_members_come_with_their_neighbours(web: Web, tmp_path: Path) -> N
 
 
 def test_neighbours_that_go_unused_are_fetched_no_more(web: Web, tmp_path: Path) -> None:
-    manifest = opened(web, tmp_path, shards="0")
+    manifest = opened(web, tmp_path, shards="{0..1}")
     reader = ShardReader([manifest], cache_dir=str(tmp_path), access=FAST, max_ahead_bytes=2)
-    reader._neighbours._unused = 1000
+    for _ in range(4):  # there is room for one shard's at a time, and nobody takes it
+        reader.gather([(0, 0, 3)])
+        reader.gather([(0, 1, 0)])
     web.requests.clear()
     reader.gather([(0, 0, 3)])
     (asked,) = web.of_shards()
