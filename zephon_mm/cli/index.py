@@ -63,8 +63,15 @@ def index(
     ] = KeyRule.first_dot,
     cache_dir: Annotated[
         str | None,
-        typer.Option(help="Folder for indices whose shards' own folder can't be written."),
+        typer.Option(
+            help="Folder for indices of remote shards, and of those whose own folder can't be "
+            "written."
+        ),
     ] = None,
+    share: Annotated[
+        bool,
+        typer.Option(help="Put new indices beside remote shards too, for other hosts to find."),
+    ] = True,
     storage_option: Annotated[
         list[str] | None,
         typer.Option(
@@ -98,7 +105,7 @@ def index(
         from ..media.verify import verify_member
 
         check = verify_member
-    access = Access(options=_options(storage_option or ()))
+    access = Access(options=_options(storage_option or ()), share_indices=share)
     with _Bar() as bar:
         manifest = open_source(
             source,

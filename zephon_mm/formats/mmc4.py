@@ -66,10 +66,7 @@ def _pictures(
         names = [_name(info, _INLINE, what) for info in held]
         lost = sum(sample.resolve(name) is None for name in names)
         if lost:
-            raise malformed(
-                f"{what}: {lost} of {len(held)} pictures are not base64 of a picture, or the "
-                "shard's index is of an older release (`zephon-mm index --force`)"
-            )
+            raise malformed(f"{what}: {lost} of {len(held)} pictures are not base64 of a picture")
         return list(zip(held, names, strict=True))
     names = [_name(info, "image_name", what) for info in infos]
     return list(zip(infos, sample.pictures(names, what), strict=True))

@@ -44,9 +44,13 @@ class Retry:
     spread: bool = False
 
     def run(
-        self, url: str, work: Callable[[], T], on_retry: Callable[[], None] = lambda: None
+        self,
+        url: str,
+        work: Callable[[], T],
+        on_retry: Callable[[], None] = lambda: None,
+        done: str = "read",
     ) -> T:
-        """``work()``, tried again after faults of disk or network.
+        """``work()``, tried again after faults of disk or network; ``done``: what it does to it.
 
         Raises:
             StorageError: the last try failed too.
@@ -70,8 +74,8 @@ class Retry:
                         raise
                     what = getattr(error, "strerror", None) or error
                     raise StorageError(
-                        f"{url}: can't be read after {attempt + 1} tries ({what}); check the disk "
-                        "or network"
+                        f"{url}: can't be {done} after {attempt + 1} tries ({what}); check the "
+                        "disk or network"
                     ) from error
             on_retry()
             time.sleep(pause * (0.5 + secrets.randbelow(1001) / 1000) if self.spread else pause)
@@ -95,6 +99,7 @@ class Access:
         retry: of a read that failed.
         cache_dir: where bytes of shards are kept; None: the user's cache folder.
         cache_bytes: of shards kept there by all processes of a host together; 0: none.
+        share_indices: put new indices beside remote shards (`zephon-mm index` does).
     """
 
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -102,6 +107,7 @@ class Access:
     retry: Retry = REMOTE_RETRY
     cache_dir: str | None = None
     cache_bytes: int = 0
+    share_indices: bool = False
 
 
 def default_cache_dir() -> str:

@@ -31,7 +31,7 @@ from .inline import decode, find_inline, is_inline
 from .storage import Storage, open_whole
 from .tar import CutShardError, TarMember, iterate_members
 
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 BLOCK_SAMPLES = 256
 MAX_BLOCKS = 512
 
@@ -227,8 +227,8 @@ def build_index(
             ends in is quarantined.
         probe: called with each member's field and bytes.
         verify: called with each member that has a probe.
-        access: how a remote shard is reached; each of its bytes is asked for once, and only a few
-            MiB of them are in memory.
+        access: how a remote shard is reached; each of its bytes is asked for once, and only 8 MiB
+            of them, or the largest member, are in memory.
 
     Raises:
         CorruptShardError: a header is broken, the file is no tar, or it is cut.

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import StorageError
+from ..errors import StorageError, StorageRefusedError
 from .access import Access, default_cache_dir, is_remote
 from .grouping import KeyRule
 from .storage import local_path, remote_module
@@ -101,8 +101,12 @@ def fetch_beside(url: str, path: str, access: Access, newer_than: float | None =
 
 
 def put_beside(url: str, path: str, access: Access) -> None:
-    """Put a file beside remote shards, where the store takes it, for other hosts to find."""
+    """Put a file beside remote shards, if `Access.share_indices` and the store takes it."""
+    if not access.share_indices:
+        return
     try:
         remote_module().put(url, path, access)
-    except StorageError as error:
+    except StorageRefusedError as error:
         _log.info("the index stays in the cache folder (%s): %s", path, error)
+    except StorageError as error:
+        _log.warning("the index stays in the cache folder (%s): %s", path, error)

@@ -141,8 +141,9 @@ class RemoteStorage:
 class ForwardStorage:
     """A remote object that is read from start to end, once: what indexing does.
 
-    Holds one window of the object; bytes are asked for ahead, 8 MiB at a time, and none twice
-    unless a read goes back behind the last one. Not for several threads.
+    Holds one window of the object; bytes are asked for ahead, 8 MiB at a time (or a
+    member that is larger), and none twice unless a read goes back behind the last one. Not for
+    several threads.
     """
 
     def __init__(self, url: str, access: Access) -> None:
@@ -259,12 +260,23 @@ def fetch(url: str, access: Access, newer_than: float | None = None) -> tuple[by
 
 
 def put(url: str, path: str, access: Access) -> None:
-    """Store a local file as an object, whole or not at all. Raises StorageError."""
+    """Store a local file as an object, whole or not at all; retried.
+
+    Raises:
+        StorageError: the store can't be written.
+        StorageRefusedError: it takes no such file.
+    """
     if url.lower().startswith("http"):
         raise StorageRefusedError(f"{url}: a web server takes no files")
     store, name = locate(url, access)
-    with _faults(url), open(path, "rb") as file:
-        obstore.put(store, name, file.read())
+    with open(path, "rb") as file:
+        data = file.read()
+
+    def work() -> None:
+        with _faults(url):
+            obstore.put(store, name, data)
+
+    access.retry.run(url, work, done="written")
 
 
 def _stat_of(meta: Any) -> ObjectStat:

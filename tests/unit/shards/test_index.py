@@ -165,7 +165,7 @@ def test_a_sidecar_of_another_version(tmp_path: Path) -> None:
     url = write(tmp_path, tar_bytes(pairs(1)))
     built = build_index(url)
     write_sidecar(dataclasses.replace(built, meta=dataclasses.replace(built.meta, version=99)), url)
-    with pytest.raises(SidecarError, match=r"version 99 and this release reads 1; .*--force"):
+    with pytest.raises(SidecarError, match=r"version 99 and this release reads 2; .*--force"):
         load_index(url)
 
 

@@ -8,14 +8,19 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from moto.server import ThreadedMotoServer
+from typer.testing import CliRunner
 
+from zephon_mm.cli.index import index
 from zephon_mm.config import Source
 from zephon_mm.errors import ConfigError, ShardChangedError, StorageRefusedError
 from zephon_mm.shards import Access, ShardReader, expand_urls, open_source, open_storage
 from zephon_mm.shards.access import Retry
+from zephon_mm.shards.places import put_beside
 
 from .tars import pairs, tar_bytes
 
@@ -42,7 +47,12 @@ def access(endpoint: str) -> Access:
         "google_service_account": "not for this store",
         "connect_timeout": "3s",
     }
-    return Access(options=tuple(options.items()), timeout_seconds=3.0, retry=Retry(1, 0.01))
+    return Access(
+        options=tuple(options.items()),
+        timeout_seconds=3.0,
+        retry=Retry(1, 0.01),
+        share_indices=True,
+    )
 
 
 @pytest.fixture
@@ -107,11 +117,11 @@ def test_an_index_is_put_beside_and_found_by_another_host(
     assert len(list((tmp_path / "three").rglob("*.parquet"))) == 1  # the manifest alone
     reader = ShardReader([third], cache_dir=str(tmp_path / "three"), access=access)
     expected = dict(pairs(3, salt="clips/b [1].tar"))
-    index = reader.index(0, 2)
+    found = reader.index(0, 2)
     assert {
-        f"{index.key(sample)}.{name}": bytes(reader.read(0, 2, position))
+        f"{found.key(sample)}.{name}": bytes(reader.read(0, 2, position))
         for sample in range(3)
-        for name, position in index.members(sample).items()
+        for name, position in found.members(sample).items()
     } == expected
 
 
@@ -134,6 +144,66 @@ def test_an_object_that_another_host_replaced_and_indexed(
     assert seen.digest == new.digest != old.digest
     fresh = ShardReader([seen], cache_dir=here, access=access)
     assert bytes(fresh.read(0, 0, 1)) == dict(pairs(1, salt="TOP.tar"))["000000.json"]
+
+
+def test_a_run_writes_nothing_into_the_bucket(bucket: str, access: Access, tmp_path: Path) -> None:
+    quiet = replace(access, share_indices=False)
+    open_source(source(f"{bucket}/top.tar"), cache_dir=str(tmp_path), access=quiet)
+    assert [u for u in objects(access) if "parquet" in u] == []
+    assert Access().share_indices is False
+
+
+def test_what_could_not_be_put_beside_is_tried_again_and_told(
+    bucket: str,
+    access: Access,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    import obstore
+
+    whole, failures = obstore.put, [OSError("reset")] * 3
+
+    def failing(*arguments: Any) -> object:
+        if failures:
+            raise failures.pop()
+        return whole(*arguments)
+
+    monkeypatch.setattr(obstore, "put", failing)
+    (tmp_path / "index").write_bytes(b"PAR1")
+    put_beside(f"{bucket}/a", str(tmp_path / "index"), access)  # two tries, both in vain
+    assert "can't be written after 2 tries" in caplog.text and "WARNING" in caplog.text
+    put_beside(f"{bucket}/b", str(tmp_path / "index"), access)
+    assert not failures and {u for u in objects(access) if u[-2:] in ("/a", "/b")} == {
+        "s3://bucket/b"
+    }
+    caplog.clear()
+    put_beside("http://127.0.0.1:9/x", str(tmp_path / "index"), access)
+    assert "WARNING" not in caplog.text  # what no store takes is no fault
+
+
+def objects(access: Access) -> list[str]:
+    """All that is in the bucket."""
+    from zephon_mm.shards.remote import expand
+
+    return expand("s3://bucket/**", access)
+
+
+def test_the_command_verifies_by_the_options_of_the_store(
+    bucket: str, access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    put(access, "pictures.tar", tar_bytes([("0.jpg", b"no picture"), ("0.txt", b"x")]))
+    app = typer.Typer()
+    app.command()(index)
+    options = [f"--storage-option={name}={value}" for name, value in access.options]
+    arguments = [f"{bucket}/pictures.tar", "--verify", "--cache-dir", str(tmp_path), *options]
+    for share, count in (("--no-share", 0), ("--share", 2)):
+        result = CliRunner().invoke(app, [*arguments, "--force", share], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        assert "unreadable: 0.jpg in s3://bucket/pictures.tar: " in result.output
+        assert sum("parquet" in url for url in objects(access)) == count
 
 
 def test_refusals(bucket: str, access: Access) -> None:
