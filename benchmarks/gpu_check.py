@@ -138,35 +138,23 @@ def describe_device(device: str) -> Result:
     }
 
 
-class _Caps(ctypes.Structure):
-    """CUVIDDECODECAPS of NVIDIA's Video Codec SDK."""
-
-    _fields_ = (
-        ("codec", ctypes.c_int), ("chroma", ctypes.c_int), ("depth_minus_8", ctypes.c_uint),
-        ("reserved1", ctypes.c_uint * 3), ("supported", ctypes.c_ubyte),
-        ("engines", ctypes.c_ubyte), ("output_formats", ctypes.c_ushort),
-        ("max_width", ctypes.c_uint), ("max_height", ctypes.c_uint),
-        ("max_macroblocks", ctypes.c_uint), ("min_width", ctypes.c_ushort),
-        ("min_height", ctypes.c_ushort), ("histogram", ctypes.c_ubyte * 4),
-        ("reserved3", ctypes.c_uint * 10),
-    )  # fmt: skip
-
-
 def nvdec_capabilities(device: str) -> Result:
     """What the driver says that NVDEC decodes, by codec, chroma and depth."""
     import torch
 
     torch.zeros(1, device=device)  # the library asks for a current context
     try:
-        library = ctypes.CDLL("libnvcuvid.so.1")
+        from zephon_mm.decoders.nvdec_driver import CHROMA, CODECS, LIBRARY, Caps
+
+        library = ctypes.CDLL(LIBRARY)
     except OSError as error:
         return {"not_run": f"the driver brings no libnvcuvid: {error}"}
-    codecs = {"h264": 4, "hevc": 8, "vp8": 9, "vp9": 10, "av1": 11}
+    names = {(1, 1): "4:2:0", (1, 0): "4:2:2", (0, 0): "4:4:4"}
     found: Result = {}
-    for codec, number in codecs.items():
-        for chroma, kind in (("4:2:0", 1), ("4:2:2", 2), ("4:4:4", 3)):
+    for codec, number in CODECS.items():
+        for chroma, kind in ((names[sub], kind) for sub, kind in CHROMA.items()):
             for depth in (8, 10, 12):
-                caps = _Caps(codec=number, chroma=kind, depth_minus_8=depth - 8)
+                caps = Caps(codec=number, chroma=kind, depth_minus_8=depth - 8)
                 status = library.cuvidGetDecoderCaps(ctypes.byref(caps))
                 if status:
                     return {"ok": False, "error": f"cuvidGetDecoderCaps gave {status}"}

@@ -157,8 +157,9 @@ class Loader(Checkpoints):
         if self._share is None:
             self._feed = self._open_feed()
         else:
-            who = f"dp_rank {self.dp_rank} of {self.dp_size}, run {self.fingerprint}"
-            self._feed = self._share.feed(who, self._step, self._run.family, self._open_feed)
+            place = f"dp_rank {self.dp_rank} of {self.dp_size}"
+            who = f"run {self.fingerprint[:16]}… at step {self._step}"
+            self._feed = self._share.feed(place, who, self._run.family, self._open_feed)
         self._begun_at = self._begun_at or time.monotonic()
         return self._iterate(self._feed)
 
@@ -246,6 +247,7 @@ class Loader(Checkpoints):
             tokens=self._tokens,
             targets=self._targets,
             damaged=self._report.damaged,
+            media=self._run.materialise.counts,
             waited=self._waited + (feed.waited_seconds if feed is not None else 0.0),
             elapsed=time.monotonic() - self._begun_at if self._begun_at else 0.0,
             held_bytes=self._budget.held_bytes if feed is not None else 0,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from zephon_mm_kernels import cpu, reference
+from zephon_mm_kernels.layout import repeat_last
 from zephon_mm_kernels.weights import resize_weights
 
 KERNELS = Path(reference.__file__).parents[1]
@@ -77,7 +78,7 @@ def test_cpu_equals_the_reference(matrix: str, full: bool, depth: int) -> None:
         out = np.full((groups * size[0] * size[1] // p**2, 3 * t * p * p), 77, np.uint8)
         for frame in range(frames):
             cpu.write_frame(planes, sub, depth, matrix, full, turn, size, out, frame, p, t, m)
-        cpu.repeat_last(out, frames, p, t)
+        repeat_last(out, frames, p, t)
         rgb = reference.frame_rgb(planes, sub, depth, matrix, full, turn, size)
         assert np.array_equal(out, reference.patchify(np.stack([rgb] * frames), p, t, m)), trial
 

@@ -114,6 +114,17 @@ def test_the_loaders_part_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     clips.mkdir()
     (clips / CLIP).symlink_to(SCRIPT.parent / "data" / "gpu_clips" / CLIP)
     report = gpu_loader.check("cpu", clips, tmp_path, steps=2)
-    assert report["ok"] and report["equal"] and len(report["digests"]) == 2
-    assert report["cpu"]["clips"] >= 2 and report["cpu"]["rerouted"] == 0
-    assert len(set(report["digests"])) == 2
+    assert report["ok"] and report["equal"] and len(set(report["digests"])) == 2
+    assert report["cpu"]["clips"] >= 2 and report["device"]["rerouted"] == 0
+    true_run = gpu_loader.run
+
+    def another(data: Any, device: str, steps: int) -> Any:  # the second run differs
+        digests, facts = true_run(data, device, steps)
+        monkeypatch.setattr(gpu_loader, "run", lambda *_: ([*digests[:-1], "other"], facts))
+        return digests, facts
+
+    monkeypatch.setattr(gpu_loader, "run", another)
+    other = tmp_path / "other"
+    other.mkdir()
+    wrong = gpu_loader.check("cpu", clips, other, steps=2)
+    assert not wrong["equal"] and not wrong["ok"]

@@ -220,4 +220,4 @@ def test_kernels_compile_offline_for_three_gpus(
         source = ASTSource(function, signature=signature, constexprs=constants)
         binary = triton.compile(source, target=GPUTarget("cuda", arch, 32))
         assert len(binary.asm["cubin"]) > 1000
-        assert not re.findall(r"(?:ld|st)[.]local", binary.asm["ptx"])
+        assert not re.search(r"\b(?:LDL|STL)\b", binary.asm["sass"])  # ptxas spills, not Triton

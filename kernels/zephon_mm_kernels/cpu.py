@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .layout import Layout, patch_layout, picture_layout
+from .layout import Layout, patch_layout, picture_layout, repeat_last
 from .reference import color_coefficients
 from .weights import trimmed_weights
 
@@ -137,14 +137,6 @@ def patchify(
     _STORE(source, places, out.reshape(-1))
     repeat_last(out, frames, p, t)
     return out
-
-
-def repeat_last(patches: NDArray[np.uint8], frames: int, patch_size: int, t: int) -> None:
-    """Fill the times after the last frame up to a multiple of T with the last frame."""
-    used = frames % t
-    if used:
-        groups = patches.reshape(-(-frames // t), -1, 3, t, patch_size**2)
-        groups[-1, :, :, used:] = groups[-1, :, :, used - 1 : used]
 
 
 def _write(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +83,17 @@ def picture_layout(size: tuple[int, int]) -> Layout:
     runs = np.arange(0, width, run, dtype=np.int64)
     area = height * width
     return _frozen(Layout(size, rows, runs, run, area, 0, 1, 3 * area))
+
+
+def repeat_last(patches: Any, frames: int, patch_size: int, t: int) -> None:
+    """Fill the times after the last frame up to a multiple of T with the last frame.
+
+    ``patches``: uint8 [rows, 3·T·P·P], contiguous: an array, or a torch tensor on any device.
+    """
+    used = frames % t
+    if used:
+        groups = patches.reshape(-(-frames // t), -1, 3, t, patch_size**2)
+        groups[-1, :, :, used:] = groups[-1, :, :, used - 1 : used]
 
 
 def _places(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests import tiny
 from zephon_mm.config import DataConfig, Source, Stop, VideoSampling
 
 from . import media
+from .workers import SERIAL, run
 
 
 @pytest.fixture(scope="session")
@@ -56,3 +58,16 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) -> D
         video=VideoSampling(fps=4.0, max_frames=8),
         stop=Stop(epochs=2),
     )
+
+
+@pytest.fixture(scope="session")
+def clips(mixed: DataConfig) -> DataConfig:
+    """Texts and clips of the mixed data."""
+    kept = tuple(source for source in mixed.sources if source.id in ("texts", "clips"))
+    return replace(mixed, sources=kept, sequence_length=256, global_batch=8, lanes=4)
+
+
+@pytest.fixture(scope="session")
+def serial_clips(clips: DataConfig) -> list[str]:
+    """Digests of the steps of `clips`, made in one thread."""
+    return run(clips, SERIAL)[0]

@@ -13,5 +13,10 @@ def poison(sample: Sample, options: FormatOptions) -> Document:
     """The text; a sample whose text says so kills the process, as a crash in a library does."""
     text = sample.text("txt")
     if "poison" in text:
-        os.kill(os.getpid(), signal.SIGKILL)
+        die()
     return Document((TextPart(text),))
+
+
+def die() -> None:
+    """What a crash does."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -6,6 +6,7 @@ tests compare it with a serial run in this process. To see a rank's own output, 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -24,6 +25,7 @@ import torch.distributed.checkpoint as dcp
 
 import zephon_mm.pipeline.run
 from zephon_mm import Batch, DataConfig, ExecutionConfig, Loader, Source, Stop, ZephonError
+from zephon_mm.config import Packing
 from zephon_mm.errors import ShardChangedError
 
 from . import media
@@ -53,6 +55,28 @@ def joined(parts: Iterable[dict[str, dict[str, str]]]) -> dict[str, dict[str, st
     return whole
 
 
+def contents(batch: Batch) -> list[Any]:
+    """What a batch holds besides its rows: numbers, names, and a digest of every tensor."""
+    digests = [
+        hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()
+        for tensor in batch.tensors()
+    ]
+    return [batch.max_length, batch.num_target_tokens, sorted(batch.extras), digests]
+
+
+class Allowing:
+    """A loader whose config has changed, as DCP restores it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loader.load_state_dict(state, allow=["weights"])
+
+
 class App:
     """A user's own object around the loader, as the tutorial of DCP writes it."""
 
@@ -64,6 +88,12 @@ class App:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.loader.load_state_dict(state["loader"])
+
+
+def reweighted(config: DataConfig) -> DataConfig:
+    """The same data with pictures drawn first."""
+    texts, pictures, clips = config.sources
+    return replace(config, sources=(texts, replace(pictures, weight=20.0), clips))
 
 
 # what the ranks do
@@ -87,6 +117,8 @@ def checkpoints(config: DataConfig, folder: Path, mesh: Any) -> dict[str, Any]:
         loader.save_state(folder / "state.json")
         dcp.save({"loader": loader}, checkpoint_id=folder / "four")
         dcp.save({"app": App(loader)}, checkpoint_id=folder / "app")
+        own = {"loader": loader.state_dict(tensors=True)}
+        dcp.save(own, checkpoint_id=folder / "dict")
         saving = dcp.async_save({"loader": loader}, checkpoint_id=folder / "async")
         third = next(iterator)
         rows |= rows_of([third])
@@ -115,6 +147,7 @@ def leaders(config: DataConfig, folder: Path, grid: Any) -> dict[str, Any]:
         batches = list(loader)
         found = {
             "rows": rows_of(batches),
+            "contents": [contents(batch) for batch in batches],
             "read": loader.read_counts.members,
             "types": sorted({type(d).__name__ for b in batches for r in b.documents for d in r}),
             "inputs": sorted(batches[0].model_inputs),
@@ -126,6 +159,8 @@ def leaders(config: DataConfig, folder: Path, grid: Any) -> dict[str, Any]:
         if rank == 1:  # a peer that was restored while its leader was not
             loader.load_state(folder / "state.json")
         found["apart"] = failure(lambda: next(iter(loader)))
+    with Loader(config, SERIAL, **peers | {"share_group": grid["dp"]}) as loader:
+        found["across"] = failure(lambda: next(iter(loader)))
     true_collate = zephon_mm.pipeline.run.collate
 
     def broken(*args: Any, step: int, **kwargs: Any) -> Batch:
@@ -140,6 +175,17 @@ def leaders(config: DataConfig, folder: Path, grid: Any) -> dict[str, Any]:
         found["seen"] = seen
     zephon_mm.pipeline.run.collate = true_collate
     return found
+
+
+def changed(config: DataConfig, folder: Path, grid: Any) -> dict[str, Any]:
+    """Two data-parallel ranks of three lanes, in a config whose weights have changed since."""
+    config = reweighted(config)
+    with Loader(config, SERIAL, mesh=grid["dp"]) as loader:
+        dcp.load({"loader": Allowing(loader)}, checkpoint_id=folder / "four")
+        dcp.save({"loader": loader}, checkpoint_id=folder / "changed")
+    with Loader(config, SERIAL, mesh=grid["dp"]) as loader:  # it has its own lanes alone
+        dcp.load({"loader": loader}, checkpoint_id=folder / "changed")
+        return {"rows": rows_of(loader), "length": len(loader)}
 
 
 def ends(configs: dict[str, DataConfig], mesh: Any) -> dict[str, Any]:
@@ -169,6 +215,7 @@ def work(rank: int, folder: Path) -> None:
     found = {
         "checkpoints": checkpoints(mixed, folder, mesh),
         "leaders": leaders(mixed, folder, grid),
+        "changed": changed(mixed, folder, grid),
         "ends": ends(configs, mesh),
         "meshes": failure(lambda: Loader(mixed, SERIAL, mesh=grid)),
         "twice": failure(lambda: Loader(mixed, SERIAL, mesh=grid["dp"], dp_size=2)),
@@ -210,19 +257,21 @@ def config(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) -> 
                 id="pictures",
                 urls=media.write(folder, "pictures", media.captioned(12), 1),
                 format="image_text",
+                weight=0.15,
             ),
             Source(
                 id="clips",
                 urls=media.write(folder, "clips", media.clips(2), 1),
                 format="video_text",
-                weight=0.3,
+                weight=0.1,
             ),
         ),
-        model="qwen3_vl",
+        model="qwen2_5_vl",
         tokenizer=str(tokenizer_folder),
         sequence_length=256,
         global_batch=12,
         lanes=3,
+        packing=Packing(pool=2),
         stop=Stop(epochs=1),
     )
 
@@ -327,7 +376,7 @@ def test_one_rank_without_the_state_fails_on_all(job: Job) -> None:
         assert error[0] == "StateError" and "can't be written" in error[1]
 
 
-@pytest.mark.parametrize("name", ["four", "async"])
+@pytest.mark.parametrize("name", ["four", "async", "dict"])
 def test_saved_on_four_ranks_with_dcp_and_loaded_on_one(
     job: Job, config: DataConfig, serial: Rows, name: str
 ) -> None:
@@ -346,7 +395,7 @@ def test_through_an_object_of_the_users_and_at_the_end(job: Job, config: DataCon
 
 
 def test_dcp_holds_one_tensor_of_fixed_size_a_lane_and_nothing_else(job: Job) -> None:
-    for name in ("four", "one", "async", "end"):
+    for name in ("four", "one", "async", "dict", "end"):
         entries = dcp.FileSystemReader(job[0] / name).read_metadata().state_dict_metadata
         sizes = {key: (e.properties.dtype, tuple(e.size)) for key, e in entries.items()}
         lanes = {f"loader.lanes.{lane:05d}": (torch.uint8, (8192,)) for lane in range(3)}
@@ -367,6 +416,10 @@ def test_a_leader_loads_for_its_peers(job: Job, serial: Rows) -> None:
     assert [f["read"] > 0 for f in found] == [True, False, True, False]
     assert all(f["types"] == ["DocumentSpan"] for f in found)
     assert found[0]["inputs"] == found[1]["inputs"]
+    for leader, peer in (found[:2], found[2:]):
+        assert leader["contents"] == peer["contents"]
+    extras = {name for f in found for _, _, names, _ in f["contents"] for name in names}
+    assert "second_per_grid_ts" in extras, "a tensor that one family alone has"
     assert {f["stats"] for f in found} == {len(serial)}
     assert all(f["state"] == found[0]["state"] for f in found)
 
@@ -381,6 +434,22 @@ def test_what_a_leader_raises_is_raised_on_its_peers(job: Job) -> None:
     assert [f["apart"][0] for f in found[:2]] == ["StateError"] * 2
     assert all("at step 0" in f["apart"][1] and "at step 2" in f["apart"][1] for f in found[:2])
     assert [f["apart"][0] for f in found[2:]] == ["nothing was raised"] * 2
+    for f in found:  # a group of data-parallel ranks instead of peers
+        assert f["across"][0] == "ConfigError"
+        assert "dp_rank 0 of 2" in f["across"][1] and "dp_rank 1 of 2" in f["across"][1]
+
+
+def test_ranks_with_their_own_lanes_go_on_in_a_changed_config(
+    job: Job, config: DataConfig, serial: Rows
+) -> None:
+    """They count the steps that are left together, each from the lanes that it was given."""
+    with Loader(reweighted(config), SERIAL) as loader:
+        loader.load_state(job[0] / "state.json", allow=["weights"])
+        length, rows = len(loader), rows_of(loader)
+    assert rows != after(serial, 2)
+    found = [rank["changed"] for rank in job[1]]
+    assert joined(f["rows"] for f in found) == rows
+    assert [f["length"] for f in found] == [length] * WORLD
 
 
 def test_finite_runs_end_together(job: Job, endings: dict[str, DataConfig]) -> None:

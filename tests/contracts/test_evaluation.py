@@ -14,7 +14,8 @@ from zephon_mm import Batch, ConfigError, DataConfig, ExecutionConfig, Loader, S
 from zephon_mm.config import evaluation
 
 SERIAL = ExecutionConfig(backend="serial")
-Row = tuple[tuple[str, str], ...]
+Row = tuple[tuple[str, str, int, int], ...]
+Key = tuple[str, str]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def config(mixed: DataConfig) -> DataConfig:
     )
 
 
-def in_order(source: Source) -> list[tuple[str, str]]:
+def in_order(source: Source) -> list[Key]:
     """Source and key of every sample as the shards hold them."""
     keys = []
     for url in sorted(Path(str(source.urls)).parent.glob(f"{source.id}-*.tar")):
@@ -38,36 +39,49 @@ def in_order(source: Source) -> list[tuple[str, str]]:
     return [(source.id, key) for key in keys]
 
 
-def rows_of(config: DataConfig, mode: Any, ranks: int = 1) -> list[Row]:
-    """Rows of the whole run in order, each as the documents that it holds."""
+def rows_of(config: DataConfig, mode: Any, ranks: int = 1) -> tuple[list[Row], set[Key]]:
+    """Rows of the whole run in order, each as the pieces of documents that it holds: source, key,
+    first token, end. And the samples that gave no document.
+    """
     found: dict[tuple[int, int], Row] = {}
+    rejected: set[Key] = set()
     for rank in range(ranks):
         with Loader(config, SERIAL, dp_rank=rank, dp_size=ranks, mode=mode) as loader:
             batches: list[Batch] = list(loader)
             assert len(loader) == len(batches)
+            rejected |= {(str(entry["source"]), str(entry["key"])) for entry in loader.rejected}
         for batch in batches:
             for slot, documents in zip(batch.slots, batch.documents, strict=True):
-                found[batch.step, slot] = tuple((d.source, d.key) for d in documents)
-    return [found[place] for place in sorted(found)]
+                found[batch.step, slot] = tuple(
+                    (d.source, d.key, d.token_start, d.token_stop) for d in documents
+                )
+    return [found[place] for place in sorted(found)], rejected
 
 
 def test_a_document_a_row_in_order(config: DataConfig) -> None:
-    rows = rows_of(config, "eval")
+    rows, rejected = rows_of(config, "eval")
     assert {len(row) for row in rows} <= {0, 1}
     assert not any(rows[len([row for row in rows if row]) :])  # padding comes last
-    seen = [key for key, _ in groupby(row[0] for row in rows if row)]
+    pieces = [piece for row in rows for piece in row]
+    seen = []
+    for key, spans in groupby(pieces, lambda piece: piece[:2]):
+        seen.append(key)
+        at = 0
+        for _, _, start, stop in spans:  # each joins the one before
+            assert start == at < stop, key
+            at = stop
     wanted = [key for source in config.sources for key in in_order(source)]
-    assert len(seen) > 60 and seen == [key for key in wanted if key in set(seen)]
+    assert len(seen) > 60 and seen == [key for key in wanted if key not in rejected]
     assert {source for source, _ in seen} == {"texts", "clips", "pages"}
-    assert rows_of(config, "eval", ranks=2) == rows
+    assert rows_of(config, "eval", ranks=2) == (rows, rejected)
 
 
 def test_packed_neighbours_in_order(config: DataConfig) -> None:
-    single = [key for row in rows_of(config, "eval") for key in row]
-    rows = rows_of(config, "eval_packed")
-    assert [key for row in rows for key in row] == single
+    single = [piece for row in rows_of(config, "eval")[0] for piece in row]
+    rows, rejected = rows_of(config, "eval_packed")
+    assert [piece for row in rows for piece in row] == single
     assert max(map(len, rows)) > 1
-    assert rows_of(config, "eval_packed", ranks=2) == rows
+    assert rows_of(config, "eval_packed", ranks=2) == (rows, rejected)
 
 
 def test_it_goes_on_from_a_state(config: DataConfig) -> None:

@@ -156,6 +156,8 @@ def test_killed_and_resumed_gives_the_same_losses(
 ) -> None:
     run = runs[name]
     shutil.copytree(run.folder, tmp_path / "resumed")
+    if name == "train_hf":  # a newer checkpoint that was not finished is passed over
+        (tmp_path / "resumed" / "checkpoint-3").mkdir()
     rest = losses(name, arguments(name, config, tmp_path / "resumed", STEPS))
     assert list(rest) == [2, 3, 4]
     assert run.first | rest == run.whole == rest | run.first

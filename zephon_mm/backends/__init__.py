@@ -6,11 +6,12 @@ from typing import Final
 
 from zephon_mm.backends.base import Backend, Cancelled, ForkedError, Ticket
 from zephon_mm.backends.budget import ByteBudget
+from zephon_mm.backends.pool import default_workers
 from zephon_mm.backends.prefetch import Direct, Feed, Prefetcher
 from zephon_mm.backends.processes import ProcessesBackend
 from zephon_mm.backends.ray import RayBackend
 from zephon_mm.backends.serial import SerialBackend
-from zephon_mm.backends.threads import ThreadsBackend, default_workers
+from zephon_mm.backends.threads import ThreadsBackend
 from zephon_mm.backends.window import OrderedMap, map_ordered
 from zephon_mm.errors import ConfigError
 

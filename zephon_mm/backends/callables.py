@@ -9,11 +9,14 @@ from __future__ import annotations
 import io
 import pickle
 import threading
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Callables", "Received"]
+from zephon_mm.backends import wire
+from zephon_mm.errors import WorkerError
 
-_PROTOCOL: Final = 5
+__all__ = ["Callables", "Message", "Received", "unpack"]
+
 _MOST: Final = 64
 _OWN: Final = {"__main__", "__mp_main__", "builtins"}
 
@@ -24,6 +27,15 @@ class _Sent(NamedTuple):
     pickle: bytes
     modules: frozenset[str]  # that unpickling imports, its parts' included
     parts: list[_Sent]  # what it refers to, and what these refer to
+
+
+class Message(NamedTuple):
+    """What a worker must be told to do an item; the fields are those of ``wire.Task``."""
+
+    objects: list[tuple[int, bytes]]
+    forgotten: list[int]
+    fn: int
+    item: bytes
 
 
 class Callables:
@@ -37,25 +49,30 @@ class Callables:
         self._sent: dict[int, _Sent] = {}
         self._made = 0
 
-    def task(self, fn: Any, known: set[int]) -> tuple[int, list[tuple[int, bytes]], list[int]]:
-        """What a worker must be told to call ``fn``; ``known``, its numbers, is brought up to date.
+    def message(self, fn: Any, item: Any, known: set[int], where: str) -> Message:
+        """The call ``fn(item)``, for a worker that knows the numbers ``known``.
 
-        Returns:
-            The number of ``fn``, the numbered pickles that the worker lacks, in order, and the
-            numbers that it may forget.
+        What is returned must be sent: ``known`` is brought up to date.
+
+        Args:
+            fn: the callable.
+            item: its argument.
+            known: the numbers of the objects that the worker has.
+            where: the kind of worker, for the message of the error.
 
         Raises:
-            Exception: whatever pickle raises for ``fn``.
+            WorkerError: callable or item can't be pickled; ``known`` is as it was.
         """
-        with self._lock:
-            sent = self._number_anew(fn)
-            news = [(s.number, s.pickle) for s in [*sent.parts, sent] if s.number not in known]
-            forgotten: list[int] = []
-            if len(known) > _MOST:
-                forgotten = sorted(known - {s.number for s in self._sent.values()})
-            known.update(number for number, _ in news)
-            known.difference_update(forgotten)
-            return sent.number, news, forgotten
+        try:
+            data = pickle.dumps(item, wire.PROTOCOL)
+            with self._lock:
+                return self._message(fn, data, known)
+        except Exception as error:
+            raise WorkerError(
+                f"{fn!r} or its item can't be sent to {where} ({type(error).__name__}: {error}), "
+                "which takes functions of importable modules and items that pickle; use "
+                "backend='threads' for others"
+            ) from error
 
     def modules(self, fn: Any) -> frozenset[str]:
         """Names of the modules that unpickling ``fn`` imports; the main module is not among them.
@@ -65,6 +82,16 @@ class Callables:
         """
         with self._lock:
             return self._number_anew(fn).modules
+
+    def _message(self, fn: Any, data: bytes, known: set[int]) -> Message:
+        sent = self._number_anew(fn)
+        news = [(s.number, s.pickle) for s in [*sent.parts, sent] if s.number not in known]
+        forgotten: list[int] = []
+        if len(known) > _MOST:
+            forgotten = sorted(known - {s.number for s in self._sent.values()})
+        known.update(number for number, _ in news)
+        known.difference_update(forgotten)
+        return Message(news, forgotten, sent.number, data)
 
     def _number_anew(self, fn: Any) -> _Sent:
         if id(fn) not in self._sent and len(self._sent) >= _MOST:
@@ -87,7 +114,7 @@ class Callables:
 
 class _Pickler(pickle.Pickler):
     def __init__(self, out: io.BytesIO, top: Any, number: Any) -> None:
-        super().__init__(out, _PROTOCOL)
+        super().__init__(out, wire.PROTOCOL)
         self._top = top
         self._number = number
         self.parts: dict[int, _Sent] = {}
@@ -105,6 +132,27 @@ class _Pickler(pickle.Pickler):
         return sent.number
 
 
+def unpack(
+    fn: Any, body: bytes, arrays: Sequence[Any], counts: Any, where: str
+) -> tuple[Any, BaseException | None]:
+    """In the parent: what ``fn`` returned or raised in a worker; its counts are added here.
+
+    Args:
+        fn: the callable.
+        body: the pickle of (value, error).
+        arrays: what the pickle leaves out.
+        counts: what the callable's ``take_counts`` gave there; None: it has none.
+        where: the kind of worker, for the message of an error.
+    """
+    if counts is not None:
+        fn.add_counts(counts)
+    try:
+        outcome: tuple[Any, BaseException | None] = wire.load(body, arrays)
+    except Exception as problem:
+        return None, WorkerError(f"what {where} returned can't be unpickled here ({problem})")
+    return outcome
+
+
 class Received:
     """In a worker: the objects by number.
 
@@ -118,10 +166,10 @@ class Received:
         self._objects: dict[int, Any] = {}
 
     def add(self, number: int, data: bytes) -> None:
-        """Unpickle an object; whatever that raises is the answer to every call of it."""
+        """Unpickle an object; the error of that is the answer to every call of it."""
         try:
             self._objects[number] = self.load(data)
-        except BaseException as error:  # also the exit of a script that had to be imported
+        except Exception as error:
             self._objects[number] = _Failed(error)
 
     def forget(self, number: int) -> None:
@@ -144,7 +192,7 @@ class Received:
 
 
 class _Failed(NamedTuple):
-    error: BaseException
+    error: Exception
 
 
 class _Unpickler(pickle.Unpickler):

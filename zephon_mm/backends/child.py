@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import multiprocessing.process
 import os
-import pickle
 import select
 import socket
 import sys
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from zephon_mm.backends import wire
-from zephon_mm.backends.callables import Callables
+from zephon_mm.backends.callables import Callables, unpack
 from zephon_mm.backends.shared import IdleRoom, Leases
 from zephon_mm.errors import ConfigError, WorkerError
 
@@ -34,6 +33,8 @@ ONE_THREAD: Final = {
     name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 } | {"TOKENIZERS_PARALLELISM": "false"}
 """For the libraries in a worker, before they are loaded: parallelism is over items."""
+
+_WHERE: Final = "a worker process"
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class Setup:
         """
         if getattr(multiprocessing.process.current_process(), "_inheriting", False):
             raise ConfigError(
-                "this script starts a loader with backend='processes' whenever it is imported, and "
-                "a worker process had to import it for a function of its own. Put what starts the "
+                "this script starts a loader with worker processes whenever it is imported, and a "
+                "worker had to import it for a function of its own. Put what starts the "
                 'loader under `if __name__ == "__main__":`, or the function in a module'
             )
         try:
@@ -135,29 +136,23 @@ class WorkerProcess:
             EOFError: the process died.
         """
         try:
-            number, objects, forgotten = self._callables.task(fn, self._known)
-            data = pickle.dumps(item, wire.PROTOCOL)
-        except Exception as error:
-            return None, WorkerError(
-                f"{fn!r} or its item can't be sent to a worker process ({type(error).__name__}: "
-                f"{error}): the processes backend takes functions of importable modules and items "
-                "that pickle; use backend='threads' for others"
-            )
+            message = self._callables.message(fn, item, self._known, _WHERE)
+        except WorkerError as error:
+            return None, error
         free, dropped = self._leases.sweep()
         self._unusable, unusable = [], self._unusable
         try:
-            wire.send(
-                self._link,
-                wire.Task(objects, forgotten, number, data, free, dropped + unusable),
-            )
+            wire.send(self._link, wire.Task(*message, free, dropped + unusable))
         except ConnectionError as error:
             raise EOFError("it died") from error
         try:
-            message, fd = wire.receive(self._link)
+            answer, fd = wire.receive(self._link)
         except wire.DescriptorError as error:
-            self._unusable.append(error.buffer)
+            buffer = wire.Result(*error.message).buffer
+            assert buffer is not None  # the descriptor is its
+            self._unusable.append(buffer[0])
             return None, error
-        return self._unpack(fn, wire.Result(*message), fd)
+        return self._unpack(fn, wire.Result(*answer), fd)
 
     def gone(self) -> bool:
         """Whether the process has died; asked while it has nothing to do."""
@@ -195,12 +190,4 @@ class WorkerProcess:
                 finally:
                     os.close(fd)
             arrays = list(self._leases.lease(number, result.spans))
-        if result.counts is not None:
-            fn.add_counts(result.counts)
-        try:
-            outcome: tuple[Any, BaseException | None] = wire.load(result.body, arrays)
-        except Exception as problem:
-            return None, WorkerError(
-                f"what a worker process returned can't be unpickled here ({problem})"
-            )
-        return outcome
+        return unpack(fn, result.body, arrays, result.counts, _WHERE)

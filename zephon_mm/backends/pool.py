@@ -13,17 +13,19 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar, cast
 
 from zephon_mm.backends.admission import Admission
-from zephon_mm.backends.base import Cancelled, check_process
+from zephon_mm.backends.base import CLOSE_SECONDS, FINAL_SECONDS, Cancelled, check_process
 from zephon_mm.backends.budget import ByteBudget
 
+T = TypeVar("T")
 R = TypeVar("R")
 
-__all__ = ["Pool", "PoolTicket"]
+__all__ = ["Pool", "PoolBackend", "PoolTicket", "count_workers", "default_workers"]
 
 _log = logging.getLogger(__name__)
 
@@ -35,10 +37,38 @@ _TAKEN: Final = 4
 _CANCELLED: Final = 5
 
 
+def default_workers() -> int:
+    """One worker a CPU that this process may run on, at most 8."""
+    if hasattr(os, "sched_getaffinity"):
+        return min(8, len(os.sched_getaffinity(0)))
+    return min(8, os.cpu_count() or 1)
+
+
+def count_workers(asked: int | None) -> int:
+    """As many workers as were asked for; None: ``default_workers()``.
+
+    Raises:
+        ValueError: less than one.
+    """
+    if asked is not None and asked < 1:
+        raise ValueError(f"workers={asked}: at least one worker is needed")
+    return default_workers() if asked is None else asked
+
+
 class PoolTicket(Generic[R]):
     """State, outcome and wake-up call of one item; every field is guarded by the pool's lock."""
 
-    __slots__ = ("cost_bytes", "error", "event", "fn", "item", "pool", "state", "value")
+    __slots__ = (
+        "__weakref__",
+        "cost_bytes",
+        "error",
+        "event",
+        "fn",
+        "item",
+        "pool",
+        "state",
+        "value",
+    )
 
     def __init__(self, pool: Pool, fn: Callable[[Any], R], item: Any, cost_bytes: int) -> None:
         self.pool = pool
@@ -236,6 +266,78 @@ class Pool:
             ticket.fn = ticket.item = None
         if ticket.event is not None:
             ticket.event.set()
+
+
+class PoolBackend:
+    """What the backends over a pool share: see ``Backend``.
+
+    Args:
+        workers: how many.
+        pool: their queue.
+        end: closes the pool and whatever is the backend's, waiting at most so many seconds; may be
+            called again. It is also called when the backend is garbage, and at exit, so it must
+            not refer to the backend.
+    """
+
+    def __init__(self, workers: int, pool: Pool, end: Callable[[float], None]) -> None:
+        self.workers = workers
+        self._pool = pool
+        self._end = end
+        self._finalizer = weakref.finalize(self, end, FINAL_SECONDS)
+
+    @property
+    def name(self) -> str:
+        """See ``Backend.name``."""
+        return self._pool.name
+
+    def submit(self, fn: Callable[[T], R], item: T, *, cost_bytes: int = 0) -> PoolTicket[R]:
+        """See ``Backend.submit``."""
+        if cost_bytes < 0:
+            raise ValueError(f"cost_bytes={cost_bytes}: a size is 0 or more")
+        ticket = PoolTicket(self._pool, fn, item, cost_bytes)
+        self._pool.submit(ticket)
+        return ticket
+
+    def close(self, join_seconds: float = CLOSE_SECONDS) -> None:
+        """See ``Backend.close``; workers that are processes end at once, busy or not."""
+        self._end(join_seconds)
+        self._finalizer.detach()
+
+    @property
+    def in_flight_items(self) -> int:
+        """See ``Backend.in_flight_items``."""
+        return self._pool.admission.in_flight_items
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """See ``Backend.in_flight_bytes``."""
+        return self._pool.admission.in_flight_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """See ``Backend.peak_bytes``."""
+        return self._pool.admission.peak_bytes
+
+    def _start_threads(self, drive: Callable[[int], None], label: str) -> None:
+        """A thread for each worker.
+
+        Args:
+            drive: what it runs, given the worker's number; it must not refer to the backend.
+            label: of the threads' names.
+
+        Raises:
+            RuntimeError: there can't be as many; the backend is closed.
+        """
+        try:
+            for number in range(self.workers):
+                thread = threading.Thread(
+                    target=drive, args=(number,), name=f"zephon_mm-{label}-{number}", daemon=True
+                )
+                thread.start()
+                self._pool.threads.append(thread)
+        except BaseException:
+            self.close(FINAL_SECONDS)
+            raise
 
 
 def _join(threads: list[threading.Thread], seconds: float) -> None:

@@ -16,7 +16,7 @@ that item's error (``WorkerDiedError``), in its place. If the template dies its 
 are replaced. Closing ends the workers at once, busy or not: nobody wants what they would give. When
 the parent is killed, they end too.
 
-An item costs about 0.2 ms over a plain call; arrays come back through shared memory (``shared``).
+Arrays come back through shared memory (``shared``).
 """
 
 from __future__ import annotations
@@ -26,23 +26,19 @@ import logging
 import signal
 import sys
 import threading
-import weakref
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
 
-from zephon_mm.backends.base import CLOSE_SECONDS, FINAL_SECONDS, brief
+from zephon_mm.backends.base import brief
 from zephon_mm.backends.budget import ByteBudget
 from zephon_mm.backends.callables import Callables
 from zephon_mm.backends.child import Setup, WorkerProcess
-from zephon_mm.backends.pool import Pool, PoolTicket
+from zephon_mm.backends.pool import Pool, PoolBackend, count_workers
 from zephon_mm.backends.shared import IdleRoom
 from zephon_mm.backends.template import Template, ThreadsError
-from zephon_mm.backends.threads import default_workers
 from zephon_mm.backends.worker import SIGNALS
 from zephon_mm.errors import ConfigError, WorkerDiedError, WorkerError
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 __all__ = ["ProcessesBackend"]
 
@@ -51,8 +47,8 @@ _log = logging.getLogger(__name__)
 _TRIES: Final = 3
 
 
-class ProcessesBackend:
-    """Runs items in worker processes; Linux only.
+class ProcessesBackend(PoolBackend):
+    """Runs items in worker processes; Linux only. Closing ends them at once.
 
     Args:
         workers: processes; None: ``default_workers()``.
@@ -63,60 +59,16 @@ class ProcessesBackend:
         ConfigError: not on this system, or in a worker that imports the script that started it.
     """
 
-    name = "processes"
-
     def __init__(self, workers: int | None = None, *, budget: ByteBudget | None = None) -> None:
-        if workers is not None and workers < 1:
-            raise ValueError(f"workers={workers}: at least one process is needed")
+        count = count_workers(workers)
         if sys.platform != "linux":
             raise ConfigError(
                 f"backend='processes' needs Linux, not {sys.platform}: use backend='threads'"
             )
-        self.workers = default_workers() if workers is None else workers
         crew = _Crew(Setup.here(), budget)
-        self._pool = Pool(self.name, budget, crew.hang_up)
-        self._finalizer = weakref.finalize(self, self._pool.close, FINAL_SECONDS)
-        try:
-            for number in range(self.workers):
-                thread = threading.Thread(
-                    target=_drive,
-                    args=(self._pool, crew, f"zephon_mm-worker-{number}"),
-                    name=f"zephon_mm-process-{number}",
-                    daemon=True,
-                )
-                thread.start()
-                self._pool.threads.append(thread)
-        except RuntimeError:
-            self.close(FINAL_SECONDS)
-            raise
-
-    def submit(self, fn: Callable[[T], R], item: T, *, cost_bytes: int = 0) -> PoolTicket[R]:
-        """See ``Backend.submit``."""
-        if cost_bytes < 0:
-            raise ValueError(f"cost_bytes={cost_bytes}: a size is 0 or more")
-        ticket = PoolTicket(self._pool, fn, item, cost_bytes)
-        self._pool.submit(ticket)
-        return ticket
-
-    def close(self, join_seconds: float = CLOSE_SECONDS) -> None:
-        """End every worker process at once; see ``Backend.close``."""
-        self._pool.close(join_seconds)
-        self._finalizer.detach()
-
-    @property
-    def in_flight_items(self) -> int:
-        """See ``Backend.in_flight_items``."""
-        return self._pool.admission.in_flight_items
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """See ``Backend.in_flight_bytes``."""
-        return self._pool.admission.in_flight_bytes
-
-    @property
-    def peak_bytes(self) -> int:
-        """See ``Backend.peak_bytes``."""
-        return self._pool.admission.peak_bytes
+        pool = Pool("processes", budget, crew.hang_up)
+        super().__init__(count, pool, pool.close)
+        self._start_threads(partial(_drive, pool, crew), "process")
 
 
 class _Crew:
@@ -126,7 +78,7 @@ class _Crew:
         self._setup = setup
         self._callables = Callables()
         self._room = IdleRoom(budget)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may close the backend under it
         self._alive: set[WorkerProcess] = set()
         self._template: Template | None = None
         self._apart = False  # each worker from a template of its own
@@ -281,6 +233,9 @@ class _Seat:
                 return worker.call(fn, item)
             except EOFError:
                 ends.append(self.vacate())
+            except BaseException as error:  # in the middle of a message, perhaps
+                self.vacate()
+                return None, error
             if self._crew.closed:
                 raise EOFError("closed")
             _log.warning(
@@ -306,10 +261,10 @@ class _Seat:
         return self._crew.end(worker)
 
 
-def _drive(pool: Pool, crew: _Crew, name: str) -> None:
+def _drive(pool: Pool, crew: _Crew, number: int) -> None:
     """In a thread: one worker's items, until the pool is closed."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # inherited by the worker
-    seat = _Seat(crew, name)
+    seat = _Seat(crew, f"zephon_mm-worker-{number}")
     try:
         with contextlib.suppress(OSError):  # the first item tries again, and says so
             crew.template()

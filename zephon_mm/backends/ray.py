@@ -19,24 +19,20 @@ import atexit
 import logging
 import threading
 import time
-import weakref
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import zephon_mm
-from zephon_mm.backends.base import CLOSE_SECONDS, FINAL_SECONDS, brief
+from zephon_mm.backends.base import FINAL_SECONDS, brief
 from zephon_mm.backends.budget import ByteBudget
 from zephon_mm.backends.callables import Callables
 from zephon_mm.backends.child import ONE_THREAD, Setup
-from zephon_mm.backends.pool import Pool, PoolTicket
+from zephon_mm.backends.pool import Pool, PoolBackend, PoolTicket, count_workers
 from zephon_mm.backends.ray_actor import LostError, RayActor
 from zephon_mm.backends.ray_session import Session
 from zephon_mm.backends.ray_worker import actor_class
-from zephon_mm.backends.threads import default_workers
 from zephon_mm.errors import WorkerDiedError, WorkerError
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 __all__ = ["RayBackend"]
 
@@ -49,10 +45,11 @@ _TELL_SECONDS: Final = 30.0
 _START_SECONDS: Final = 300.0
 
 
-class RayBackend:
-    """Runs items in Ray actors.
+class RayBackend(PoolBackend):
+    """Runs items in Ray actors. Closing ends them at once, and a local cluster of ours.
 
-    An item costs 1 to 3 ms over a plain call: it is for media that take longer than that.
+    An item costs a message to another process, perhaps on another node, and back: it is for media
+    that take longer than that.
 
     Args:
         workers: actors, each of one CPU; None: ``default_workers()``.
@@ -65,8 +62,6 @@ class RayBackend:
         ConfigError: in a worker that imports the script that started it.
     """
 
-    name = "ray"
-
     def __init__(
         self,
         workers: int | None = None,
@@ -74,63 +69,21 @@ class RayBackend:
         budget: ByteBudget | None = None,
         address: str | None = None,
     ) -> None:
-        if workers is not None and workers < 1:
-            raise ValueError(f"workers={workers}: at least one actor is needed")
-        self.workers = default_workers() if workers is None else workers
+        count = count_workers(workers)
         setup = Setup.here()
         store = _STORE_BYTES if budget is None else budget.limit_bytes
-        session = Session.hold(address, self.workers, store)
+        session = Session.hold(address, count, store)
         try:
             crew = _Crew(session, setup)
         except BaseException:
             session.release()
             raise
-        self._pool = Pool(self.name, budget, crew.hang_up)
-        self._ending = _Ending(self._pool, session)
-        self._finalizer = weakref.finalize(self, self._ending, FINAL_SECONDS)
+        pool = Pool("ray", budget, crew.hang_up)
+        ending = _Ending(pool, session)
+        super().__init__(count, pool, ending)
         self._finalizer.atexit = False
-        atexit.register(self._ending, FINAL_SECONDS)  # later than Ray's, so it runs earlier
-        try:
-            for number in range(self.workers):
-                thread = threading.Thread(
-                    target=_drive,
-                    args=(self._pool, crew, number),
-                    name=f"zephon_mm-ray-{number}",
-                    daemon=True,
-                )
-                thread.start()
-                self._pool.threads.append(thread)
-        except BaseException:
-            self.close(FINAL_SECONDS)
-            raise
-
-    def submit(self, fn: Callable[[T], R], item: T, *, cost_bytes: int = 0) -> PoolTicket[R]:
-        """See ``Backend.submit``."""
-        if cost_bytes < 0:
-            raise ValueError(f"cost_bytes={cost_bytes}: a size is 0 or more")
-        ticket = PoolTicket(self._pool, fn, item, cost_bytes)
-        self._pool.submit(ticket)
-        return ticket
-
-    def close(self, join_seconds: float = CLOSE_SECONDS) -> None:
-        """End every actor at once, and a local cluster of ours; see ``Backend.close``."""
-        self._ending(join_seconds)
-        self._finalizer.detach()
-
-    @property
-    def in_flight_items(self) -> int:
-        """See ``Backend.in_flight_items``."""
-        return self._pool.admission.in_flight_items
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """See ``Backend.in_flight_bytes``."""
-        return self._pool.admission.in_flight_bytes
-
-    @property
-    def peak_bytes(self) -> int:
-        """See ``Backend.peak_bytes``."""
-        return self._pool.admission.peak_bytes
+        atexit.register(ending, FINAL_SECONDS)  # later than Ray's, so it runs earlier
+        self._start_threads(partial(_drive, pool, crew), "ray")
 
 
 class _Ending:
@@ -139,7 +92,7 @@ class _Ending:
     def __init__(self, pool: Pool, session: Session) -> None:
         self._pool = pool
         self._session: Session | None = session
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may close the backend under it
 
     def __call__(self, join_seconds: float) -> None:
         atexit.unregister(self)
@@ -169,9 +122,9 @@ class _Crew:
             scheduling_strategy="SPREAD",
         )(actor_class())
         self._callables = Callables()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may close the backend under it
         self._actors: set[RayActor] = set()
-        self._losses: dict[PoolTicket[Any], list[str]] = {}
+        self._losses: WeakKeyDictionary[PoolTicket[Any], list[str]] = WeakKeyDictionary()
         self._ready = 0
         self.closed = False
 
@@ -217,11 +170,6 @@ class _Crew:
                 self.session.keep_logs()
                 self._losses.setdefault(ticket, []).extend(new)
             return list(self._losses.get(ticket, ()))
-
-    def forget(self, ticket: PoolTicket[Any]) -> None:
-        """An item is done."""
-        with self._lock:
-            self._losses.pop(ticket, None)
 
 
 class _Seat:
@@ -334,16 +282,21 @@ def _drive(pool: Pool, crew: _Crew, number: int) -> None:
     seat = _Seat(crew, f"Ray worker {number}")
     try:
         while True:
+            failed: Exception | None = None
             try:
                 seat.ready()
-            except WorkerError as error:
-                _log.warning("worker %d: %s", number, error)
-                if crew.count_ready(0):
-                    return  # the others go on without it; else the next item tries again
+            except LostError:
+                raise
+            except Exception as error:
+                failed = error
             ticket = pool.next_ticket()
             if ticket is None:
                 return
-            _do(pool, crew, seat, ticket)
+            if failed is not None and crew.count_ready(0):
+                pool.put_back(ticket)
+                _log.warning("worker %d: %s; the others go on without it", number, failed)
+                return
+            _do(pool, seat, ticket, failed)
             del ticket  # nothing is kept alive while this worker idles
     except LostError:
         pass  # closed
@@ -351,17 +304,20 @@ def _drive(pool: Pool, crew: _Crew, number: int) -> None:
         seat.vacate()
 
 
-def _do(pool: Pool, crew: _Crew, seat: _Seat, ticket: PoolTicket[Any]) -> None:
+def _do(pool: Pool, seat: _Seat, ticket: PoolTicket[Any], failed: Exception | None) -> None:
+    """One item; if no actor could be started that is its error, and the next one tries again."""
     done = True
     try:
-        done = seat.run(ticket)
+        if failed is None:
+            done = seat.run(ticket)
+        else:
+            ticket.error = failed
     except BaseException as error:
         ticket.error = error
         if isinstance(error, LostError):
             raise  # closed
     finally:
         if done:
-            crew.forget(ticket)
             pool.finish(ticket)
         else:
             pool.put_back(ticket)

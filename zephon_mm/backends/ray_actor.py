@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from zephon_mm.backends import wire
-from zephon_mm.backends.callables import Callables
+from zephon_mm.backends.callables import Callables, unpack
 from zephon_mm.backends.ray_session import Session
 from zephon_mm.errors import WorkerError
 
 __all__ = ["LostError", "RayActor"]
 
-
+_WHERE: Final = "a Ray worker"
 _ADVICE: Final = re.compile("There are some potential root causes|Some common causes include")
 
 
@@ -51,14 +49,22 @@ class RayActor:
 
         Raises:
             LostError: it died, or its start failed.
+            WorkerError: Ray was shut down.
         """
+        self._check_alive()
         done, _ = self._session.ray.wait([self._ready], timeout=seconds)
         if done:
             self._get(self._ready)
         return bool(done)
 
     def check(self) -> None:
-        """Wait for a sign of life; LostError: there is none."""
+        """Wait for a sign of life.
+
+        Raises:
+            LostError: there is none.
+            WorkerError: Ray was shut down.
+        """
+        self._check_alive()
         self._get(self._handle.ready.remote())
 
     def call(self, fn: Callable[[Any], Any], item: Any) -> tuple[Any, BaseException | None]:
@@ -66,27 +72,12 @@ class RayActor:
 
         Raises:
             LostError: the actor died, or the result was lost with its node.
+            WorkerError: callable or item can't be pickled, or Ray was shut down.
         """
-        try:
-            number, objects, forgotten = self._callables.task(fn, self._known)
-            data = pickle.dumps(item, wire.PROTOCOL)
-        except Exception as error:
-            return None, WorkerError(
-                f"{fn!r} or its item can't be sent to a Ray worker ({type(error).__name__}: "
-                f"{error}): the ray backend takes functions of importable modules and items that "
-                "pickle; use backend='threads' for others"
-            )
         self._check_alive()
-        body, arrays, counts = self._get(self._handle.call.remote(objects, forgotten, number, data))
-        if counts is not None:
-            fn.add_counts(counts)  # type: ignore[attr-defined]
-        try:
-            outcome: tuple[Any, BaseException | None] = wire.load(body, arrays)
-        except Exception as problem:
-            return None, WorkerError(
-                f"what a Ray worker returned can't be unpickled here ({problem})"
-            )
-        return outcome
+        message = self._callables.message(fn, item, self._known, _WHERE)
+        body, arrays, counts = self._get(self._handle.call.remote(*message))
+        return unpack(fn, body, arrays, counts, _WHERE)
 
     def kill(self) -> None:
         """From any thread: the actor ends at once, and ``call`` raises LostError."""

@@ -40,7 +40,7 @@ _SHARE_OF_SHM: Final = 0.8
 _TRIES: Final = 3
 _TURN_SECONDS: Final = 180.0
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finaliser may release a session under it
 _open: Session | None = None
 _inherited = False
 
@@ -107,11 +107,13 @@ class Session:
                     "backend='threads'"
                 )
             if ray.is_initialized():
-                if _open is None or _open._job != _job(ray):  # the program's own
-                    _open = Session(ray, ray.get_runtime_context().gcs_address)
-                    _open._job = _job(ray)
-                _open._join(address)
-                return _open
+                session = _open  # which a release in between would set to None
+                if session is None or session._job != _job(ray):  # the program's own
+                    session = Session(ray, ray.get_runtime_context().gcs_address)
+                    session._job = _job(ray)
+                    _open = session
+                session._join(address)
+                return session
             address = address or os.environ.get("RAY_ADDRESS") or "local"
             session = Session(ray, address)
             session._connect(workers, store_bytes)
@@ -300,7 +302,7 @@ def _after_fork() -> None:
     global _inherited, _lock, _open
     ray = sys.modules.get("ray")
     _inherited = _inherited or bool(ray is not None and ray.is_initialized())
-    _lock, _open = threading.Lock(), None
+    _lock, _open = threading.RLock(), None
 
 
 if hasattr(os, "register_at_fork"):

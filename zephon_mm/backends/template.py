@@ -7,7 +7,6 @@ socket.
 
 from __future__ import annotations
 
-import errno
 import multiprocessing.spawn
 import os
 import signal
@@ -164,9 +163,8 @@ class Template:
             try:
                 wire.send(self._link, (kind, what), fd)
                 return wire.receive(self._link)[0]
-            except (EOFError, OSError) as error:
-                if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENOMEM):
-                    raise
+            except (EOFError, OSError):
+                pass  # it is gone, or is not understood
         raise OSError(describe_exit(self.end()))
 
 

@@ -20,33 +20,19 @@ torch is imported where it is used: worker processes import this package and may
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
-from collections.abc import Callable
-from typing import TypeVar
 
-from zephon_mm.backends.base import CLOSE_SECONDS, FINAL_SECONDS
+from zephon_mm.backends.base import FINAL_SECONDS
 from zephon_mm.backends.budget import ByteBudget
 from zephon_mm.backends.outcome import call
-from zephon_mm.backends.pool import Pool, PoolTicket
+from zephon_mm.backends.pool import Pool, PoolBackend, count_workers
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-__all__ = ["ThreadsBackend", "default_workers"]
+__all__ = ["ThreadsBackend"]
 
 _torch_setting = threading.Lock()
 
 
-def default_workers() -> int:
-    """One worker a CPU that this process may run on, at most 8."""
-    if hasattr(os, "sched_getaffinity"):
-        return min(8, len(os.sched_getaffinity(0)))
-    return min(8, os.cpu_count() or 1)
-
-
-class ThreadsBackend:
+class ThreadsBackend(PoolBackend):
     """Runs items on worker threads.
 
     An item costs 10 to 20 µs over a plain call (two cores, through ``OrderedMap``).
@@ -56,43 +42,10 @@ class ThreadsBackend:
         budget: bytes that admitted items may hold, shared with other users; None: no limit.
     """
 
-    name = "threads"
-
     def __init__(self, workers: int | None = None, *, budget: ByteBudget | None = None) -> None:
-        if workers is not None and workers < 1:
-            raise ValueError(f"workers={workers}: at least one thread is needed")
-        self.workers = default_workers() if workers is None else workers
-        self._pool = Pool(self.name, budget)
-        self._finalizer = weakref.finalize(self, self._pool.close, FINAL_SECONDS)
-        _start(self._pool, self.workers)
-
-    def submit(self, fn: Callable[[T], R], item: T, *, cost_bytes: int = 0) -> PoolTicket[R]:
-        """See ``Backend.submit``."""
-        if cost_bytes < 0:
-            raise ValueError(f"cost_bytes={cost_bytes}: a size is 0 or more")
-        ticket = PoolTicket(self._pool, fn, item, cost_bytes)
-        self._pool.submit(ticket)
-        return ticket
-
-    def close(self, join_seconds: float = CLOSE_SECONDS) -> None:
-        """See ``Backend.close``."""
-        self._pool.close(join_seconds)
-        self._finalizer.detach()
-
-    @property
-    def in_flight_items(self) -> int:
-        """See ``Backend.in_flight_items``."""
-        return self._pool.admission.in_flight_items
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """See ``Backend.in_flight_bytes``."""
-        return self._pool.admission.in_flight_bytes
-
-    @property
-    def peak_bytes(self) -> int:
-        """See ``Backend.peak_bytes``."""
-        return self._pool.admission.peak_bytes
+        pool = Pool("threads", budget)
+        super().__init__(count_workers(workers), pool, pool.close)
+        _start(pool, self.workers)
 
 
 def _start(pool: Pool, workers: int) -> None:

@@ -99,7 +99,7 @@ def receive(link: socket.socket) -> tuple[Any, int | None]:
 
     Raises:
         EOFError: the other side is gone.
-        OSError: EMFILE: a descriptor came and this process may open no more. The message was taken.
+        DescriptorError: a descriptor came and this process may open no more.
     """
     fds: list[int] = []
     try:
@@ -114,20 +114,24 @@ def receive(link: socket.socket) -> tuple[Any, int | None]:
             raise EOFError("the other process is gone") from error
         raise
     if with_fd and not fds:
-        raise DescriptorError(Result(*message))
+        raise DescriptorError(message)
     return message, fds[0] if fds else None
 
 
 class DescriptorError(OSError):
-    """A message came without its descriptor, since this process has as many as it may open."""
+    """A message came without its descriptor, since this process has as many as it may open.
 
-    def __init__(self, result: Result) -> None:
+    Attributes:
+        message: as ``receive`` would have given it.
+    """
+
+    def __init__(self, message: Any) -> None:
         super().__init__(
             errno.EMFILE,
             "a worker's memory can't be attached: this process has reached its limit of open "
             "files; raise it (ulimit -n) or close some",
         )
-        self.buffer = result.buffer[0] if result.buffer else 0
+        self.message = message
 
 
 def _receive(link: socket.socket, length: int) -> bytearray:

@@ -128,12 +128,23 @@ def _ignore_signals() -> None:
 
 
 def import_main(names: dict[str, str]) -> None:
-    """Import the parent's main module, as multiprocessing does: not as ``__main__``."""
+    """Import the parent's main module, as multiprocessing does: not as ``__main__``.
+
+    Raises:
+        WorkerError: it ends the process.
+        Exception: whatever it raises.
+    """
     from multiprocessing import process, spawn
 
     current: Any = process.current_process()
     current._inheriting = True  # so that what would start processes says what to do
     try:
         spawn.prepare(dict(names))
+    except SystemExit as end:
+        raise WorkerError(
+            f"the script that started the loader ended ({end.code}) when a worker imported it for "
+            'a function of its own: put what it runs under `if __name__ == "__main__":`, or the '
+            "function in a module"
+        ) from end
     finally:
         del current._inheriting

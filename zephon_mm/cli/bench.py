@@ -40,11 +40,15 @@ def _group() -> None:
     """Measure parts of this package beside their peers."""
 
 
-@bench.command()
+_WHO = "\n\n".join(f"{name}: {one.about}" for name, one in CONTESTANTS.items())
+
+
+@bench.command(epilog=f"Decoders:\n\n{_WHO}")
 def decode(
     files: Annotated[list[Path], typer.Argument(help="Clips.", show_default=False)],
     decoders: Annotated[
-        str, typer.Option(help="Which, with commas between; the first is what others are held to.")
+        str,
+        typer.Option(help="Which, commas between; the first is what others are held to."),
     ] = ",".join(CONTESTANTS),
     pattern: Annotated[
         str, typer.Option(help="Which frames: all, uniform:N, fps:F, random:N; commas between.")

@@ -25,7 +25,6 @@ from ..sample import MeasuredDocument, Measurement, SampleRef
 
 if TYPE_CHECKING:
     from ..pipeline.run import Run
-    from ..shards import Manifest
 
 BLOCK = 8
 """Samples measured by one task."""
@@ -98,7 +97,10 @@ def measure(
         totals = []
         for number, source in enumerate(data.sources):
             progress.remove_task(indexing[source.id])
-            refs = spread(number, run.manifests[number], samples)
+            refs = [
+                SampleRef(source=number, shard=shard, sample=sample, epoch=0, position=0)
+                for shard, sample in run.manifests[number].spread(samples)
+            ]
             task = progress.add_task(f"measuring {source.id}", total=len(refs))
             total = Totals(samples=run.manifests[number].num_total)
             for measurement in measured(run, refs, workers):
@@ -109,19 +111,6 @@ def measure(
         Console(highlight=False).print(f"{name}: {choice}", markup=False, soft_wrap=True)
     if not report({s.id: total for s, total in zip(data.sources, totals, strict=True)}):
         raise typer.Exit(1)
-
-
-def spread(source: int, manifest: Manifest, most: int) -> list[SampleRef]:
-    """References to at most ``most`` samples of a source, evenly spread over it."""
-    total = manifest.num_total
-    ends = np.cumsum(manifest.num_samples)
-    picked = np.unique(np.linspace(0, total - 1, min(most, total)).astype(np.int64))
-    shards = np.searchsorted(ends, picked, side="right")
-    firsts = ends[shards] - manifest.num_samples[shards]
-    return [
-        SampleRef(source=source, shard=int(shard), sample=int(sample), epoch=0, position=0)
-        for shard, sample in zip(shards, picked - firsts, strict=True)
-    ]
 
 
 def measured(run: Run, refs: Sequence[SampleRef], workers: int) -> Iterator[Measurement]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 EQUAL, DIFFERENT, UNUSABLE = 0, 1, 2
 MOST = 120
 """Characters of a value, and fields of a config, that are printed."""
+RANGES = 20
+"""Ranges of steps that are printed."""
 
 
 def verify(
@@ -111,6 +113,8 @@ def _verdict(comparison: Comparison) -> Iterator[str]:
         yield f"different: {count} field(s) of the config, from step {comparison.config_step} on"
         for difference in comparison.config[:MOST]:
             yield f"  {_told(difference)}"
+        if count > MOST:
+            yield f"  and {_more(count - MOST)}"
     if comparison.first is None and not comparison.repeats:
         yield f"and yet equal: all {rows}, pixels too"
     elif comparison.differing:
@@ -152,14 +156,19 @@ def _short(value: Any) -> str:
 
 def _lacking(lack: Lack, other: str) -> Iterator[str]:
     if lack.steps:
-        steps = ", ".join(str(i) if i == j else f"{i} to {j}" for i, j in lack.steps[:20])
-        yield f"only {other} has steps {steps}"
+        steps = ", ".join(str(i) if i == j else f"{i} to {j}" for i, j in lack.steps[:RANGES])
+        left = len(lack.steps) - RANGES
+        yield f"only {other} has steps {steps}" + (f" and {_more(left)}" if left > 0 else "")
     if lack.rows and lack.first is not None:
         step, slot = lack.first
         yield (
             f"only {other} has {lack.rows:,} rows of other steps, from step {step}, slot {slot} "
             "on: a rank's file is not there, or ends earlier"
         )
+
+
+def _more(count: int) -> str:
+    return f"{count:,} more (--json has all)"
 
 
 def _extent(log: RunLog) -> str:

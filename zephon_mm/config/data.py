@@ -21,7 +21,7 @@ class Source:
 
     Args:
         id: a name that never changes; randomness is keyed by it, so renaming reshuffles.
-        urls: brace expressions or paths of ``.tar`` shards, local or (later) remote.
+        urls: brace expressions or paths of ``.tar`` shards, local or remote.
         format: ``text``, ``image_text``, ``video_text``, ``interleaved``, ``obelics``, ``mmc4``,
             ``chat``, ``packed``, ``energon``, ``auto`` (told from some samples, and said in the
             log), or ``package.module:function`` for your own.

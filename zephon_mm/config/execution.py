@@ -39,8 +39,8 @@ class ExecutionConfig:
             lies on a GPU does not leave its process.
         surface_budget: bytes on the GPU for frames of clips that are being decoded; a clip above
             it goes alone. Patches that wait are counted by ``memory_budget``.
-        cache_dir: where indices go when a shard's own folder can't be written; None: the user's
-            cache folder.
+        cache_dir: where indices of remote shards go, those of shards whose own folder can't be
+            written, and the blocks of ``storage_cache_bytes``; None: the user's cache folder.
         read_retries: tries after a failed read, before the failure is raised.
         storage_options: of the stores that shards lie in, as obstore names them, such as
             ``{"region": "eu-west-1"}`` or ``{"endpoint": "http://minio:9000"}``. What is not here

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from ..errors import MediaError
 from ..media.info import VideoInfo
-from ..media.limits import MAX_PACKETS, MAX_PIXELS
+from ..media.limits import MAX_HELD_BYTES, MAX_PACKETS, MAX_PIXELS
 from ..media.probe_video import is_shown
 from . import pyav_stream as clip
 from .base import Bytes
@@ -49,8 +49,14 @@ INTRA_CODECS = frozenset(("mjpeg",))
 RATE = 25
 """Frames a second of the small clips; means nothing."""
 
-MAX_HELD_BYTES = 1 << 28
-"""RGB of one run that is held at a time; a single frame may be larger."""
+_NOT_THE_CLIPS = (
+    "out of memory",
+    "allocate memory",
+    "allocation failed",
+    "bad_alloc",
+    "libnvcuvid",
+)
+"""In what a library says when this machine is at fault, in lower case."""
 
 
 class RunFailedError(Exception):
@@ -283,3 +289,11 @@ def _closed(place: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int
 def refused(reason: str) -> MediaError:
     """The error of a run that can't be made or didn't come whole."""
     return MediaError(reason, stage="decode")
+
+
+def is_the_machines(error: Exception) -> bool:
+    """Whether a library failed for want of memory or of a part of the driver.
+
+    That must not become damage: it says nothing of the clip, and nothing falls back here.
+    """
+    return any(words in str(error).lower() for words in _NOT_THE_CLIPS)

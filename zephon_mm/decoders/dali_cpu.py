@@ -3,11 +3,11 @@
 DALI is given runs of packets cut out by `cutting` and asked for frames by their place in the run
 (``frames=``; ``pad_mode="none"``, since its default fills what isn't there with black). The last
 frame of a run is always asked for, so a run that isn't whole is an error. A pipeline is built for
-each run and let go (3 ms): one that met an error can't be used again, and nothing is kept. One
+each run and let go: one that met an error can't be used again, and nothing is kept. One
 thread for each pipeline, and none outlives it.
 
-Damage that FFmpeg conceals is not told by DALI. Importing DALI takes a second and 150 MB, so only
-this module does.
+Damage that FFmpeg conceals is not told by DALI. Importing DALI is slow, so only the modules of its
+decoders do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nvidia.dali import fn, types
 from ..errors import MediaError
 from ..media.info import VideoInfo
 from .base import Bytes, DecodedFrame, DecodedFrames, rgb_frame
-from .cutting import Run, RunFailedError, decode_runs
+from .cutting import Run, RunFailedError, decode_runs, is_the_machines
 
 CODECS = frozenset(("mjpeg", "vp8", "vp9"))
 
@@ -40,6 +40,8 @@ class DaliCpuDecoder:
             return info.problem
         if info.codec not in CODECS:
             return f"its codec is {info.codec}; on the CPU, DALI has {', '.join(sorted(CODECS))}"
+        if info.depth > 8:
+            return f"its samples have {info.depth} bits, and DALI's RGB is for 8"
         return None
 
     def stream(self, data: Bytes, info: VideoInfo, frames: Sequence[int]) -> Iterator[DecodedFrame]:
@@ -71,6 +73,7 @@ def decoded(run: Run, device: str, device_id: int | None) -> Any:
 
     Raises:
         RunFailedError: DALI failed, or gave another number of pictures.
+        RuntimeError: this machine lacks memory, or a part of its driver.
     """
     places = [place for place, _ in run.frames]
     if places[-1] != run.num_frames - 1:
@@ -88,6 +91,8 @@ def decoded(run: Run, device: str, device_id: int | None) -> Any:
         pipeline.feed_input("encoded", [np.frombuffer(run.data, np.uint8)])
         (output,) = pipeline.run()
     except RuntimeError as error:
+        if is_the_machines(error):
+            raise
         raise RunFailedError(_why(error)) from error
     (count, *_) = output.shape()[0]
     if count != len(places):

@@ -19,6 +19,7 @@ from ..media.info import VideoInfo
 from .base import Bytes, DecodedFrame, DecodedFrames
 from .cutting import Run, decode_runs
 from .dali_cpu import decoded
+from .nvdec_driver import Driver
 from .surfaces import SurfaceFrame
 
 CODECS = frozenset(("av1", "h264", "hevc", "mpeg4", "vp8", "vp9"))
@@ -32,7 +33,7 @@ class DaliGpuDecoder:
         device: of the GPU, as ``cuda:0``.
 
     Raises:
-        MissingDependencyError: torch finds no GPU.
+        MissingDependencyError: torch finds no GPU, or the driver brings no NVDEC library.
     """
 
     name = "dali-gpu"
@@ -43,6 +44,7 @@ class DaliGpuDecoder:
                 "decoder 'dali-gpu' needs an NVIDIA GPU, and torch finds none here; pixels of "
                 "class rgb-dali-gpu can be had in no other way"
             )
+        Driver(device)  # a container without NVDEC's library would make every clip damaged
         self.fingerprint = f"nvidia-dali {dali.__version__}, {device}"
         self._device = torch.device(device)
 
@@ -52,6 +54,8 @@ class DaliGpuDecoder:
             return info.problem
         if info.codec not in CODECS:
             return f"its codec is {info.codec}; on a GPU, DALI has {', '.join(sorted(CODECS))}"
+        if info.depth > 8:
+            return f"its samples have {info.depth} bits, and DALI's RGB is for 8"
         return None
 
     def surfaces(

@@ -34,7 +34,7 @@ from ..errors import MediaError
 from ..media.info import VideoInfo
 from . import pyav_stream as clip
 from .base import Bytes, DecodedFrame, DecodedFrames, rgb_frame
-from .cutting import Run, RunFailedError, decode_runs
+from .cutting import Run, RunFailedError, decode_runs, is_the_machines
 
 CODECS = frozenset("h264 hevc vp8 vp9 mpeg4 mpeg1video mpeg2video mjpeg".split())
 _NO_FAULTS = "0.0000000001"  # as a share of the frames; 0 would mean that all are tolerated
@@ -120,6 +120,8 @@ def _read(run: Run) -> list[NDArray[np.uint8]]:
                 if place in wanted:
                     found[place] = _array(picture)
     except _ERRORS as error:
+        if is_the_machines(error):
+            raise
         raise RunFailedError(_why(error)) from error
     return [found[place] for place, _ in run.frames]
 

@@ -118,7 +118,9 @@ class NvdecDecoder:
             shifts = {shift for shift in shifts if _equal(planes, right[index], shift)}
             if not shifts:
                 return f"frame {index} of the first one is not the reference's ({raw.pixel_format})"
-        return min(shifts)
+        if len(shifts) > 1:  # nothing is kept: the next clip of the kind may tell
+            raise _refused("its first frames don't tell where samples lie in 16 bits")
+        return shifts.pop()
 
 
 def _kind_of(data: Bytes, info: VideoInfo) -> Kind:

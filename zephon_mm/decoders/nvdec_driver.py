@@ -9,14 +9,14 @@ from functools import lru_cache
 from ..errors import MissingDependencyError
 
 LIBRARY = "libnvcuvid.so.1"
-_CODECS = {"h264": 4, "hevc": 8, "vp8": 9, "vp9": 10, "av1": 11}
+CODECS = {"h264": 4, "hevc": 8, "vp8": 9, "vp9": 10, "av1": 11}
 """cudaVideoCodec of NVIDIA's Video Codec SDK."""
 
-_CHROMA = {(1, 1): 1, (1, 0): 2, (0, 0): 3}
+CHROMA = {(1, 1): 1, (1, 0): 2, (0, 0): 3}
 """cudaVideoChromaFormat of a subsampling (across, down)."""
 
 
-class _Caps(ctypes.Structure):
+class Caps(ctypes.Structure):
     """CUVIDDECODECAPS: the first three fields are asked, the rest is the answer."""
 
     _fields_ = (
@@ -56,10 +56,10 @@ class Driver:
         self, codec: str, subsampling: tuple[int, int], depth: int, width: int, height: int
     ) -> str | None:
         """Why the card doesn't decode such a stream; None: it does."""
-        if codec not in _CODECS or subsampling not in _CHROMA:
+        if codec not in CODECS or subsampling not in CHROMA:
             return f"NVDEC has no {codec} of subsampling {subsampling}"
         with self._lock:
-            caps = self._caps(_CODECS[codec], _CHROMA[subsampling], depth)
+            caps = self._caps(CODECS[codec], CHROMA[subsampling], depth)
         if not caps.supported:
             return f"this card's NVDEC doesn't decode {codec}, {depth} bits, of that chroma"
         macroblocks = -(-width // 16) * -(-height // 16)
@@ -75,11 +75,11 @@ class Driver:
             )
         return None
 
-    def _ask(self, codec: int, chroma: int, depth: int) -> _Caps:
+    def _ask(self, codec: int, chroma: int, depth: int) -> Caps:
         import torch
 
         torch.zeros(1, device=self._device)  # the question is answered in a current context
-        caps = _Caps(codec=codec, chroma=chroma, depth_minus_8=depth - 8)
+        caps = Caps(codec=codec, chroma=chroma, depth_minus_8=depth - 8)
         with torch.cuda.device(self._device):
             status = self._library.cuvidGetDecoderCaps(ctypes.byref(caps))
         if status:

@@ -46,13 +46,13 @@ def open_device(execution: ExecutionConfig, pixel_class: str) -> DeviceStage | N
 
 def _open(name: str, execution: ExecutionConfig, pixel_class: str) -> DeviceStage:
     device = find_device(name)
+    try:  # for clips, and for normalising whatever lies there
+        from zephon_mm_kernels import triton as _  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(f"device={name!r}: {error}") from error
     decoder = None
     fitting = surface_decoder_for(pixel_class)
     if fitting is not None and execution.decoder in ("auto", fitting):
-        try:
-            from zephon_mm_kernels import triton as _  # noqa: F401
-        except ImportError as error:
-            raise MissingDependencyError(f"device={name!r}: {error}") from error
         decoder = load_surface_decoder(fitting, device)
         _log.info("clips are decoded by %s", decoder.fingerprint)
     return DeviceStage(device, decoder, surface_budget=execution.surface_budget)

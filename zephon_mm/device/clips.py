@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from zephon_mm_kernels.layout import repeat_last
 
 from ..decoders.base import Bytes
 from ..decoders.surfaces import SurfaceDecoder, SurfaceFrame
@@ -83,7 +84,7 @@ def clip_patches(
             write()
         held.append(frame)
     write()
-    _repeat_last(out, len(frames), p, t)
+    repeat_last(out, len(frames), p, t)
     return out
 
 
@@ -104,11 +105,3 @@ def _alike(frame: SurfaceFrame) -> tuple[Any, ...]:
     """Frames of which this is equal may be written by one launch."""
     shapes = tuple((tuple(plane.shape), plane.stride()) for plane in frame.planes)
     return (*_look(frame), shapes)
-
-
-def _repeat_last(patches: torch.Tensor, frames: int, patch_size: int, t: int) -> None:
-    """Fill the times after the last frame up to a multiple of T with the last frame."""
-    used = frames % t
-    if used:
-        groups = patches.view(-(-frames // t), -1, 3, t, patch_size**2)
-        groups[-1, :, :, used:] = groups[-1, :, :, used - 1 : used]

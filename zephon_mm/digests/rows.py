@@ -6,8 +6,9 @@ that a difference is found to within a chunk; the digest of the whole row decide
 
 Pixels are the cost, so `checksum` is a Fletcher sum in 64-bit words, 2,048 of them side by side;
 SHA-256 of the sums is cut to 64 bits. Three measurements on 64 MiB in one thread of a shared AMD
-EPYC (CPU time, best of 5) gave it 3.4 to 4.9 GB/s, SHA-256 1.4 and BLAKE2b 0.6 to 0.7. It finds every change of a single word, of places and of length; it
-is no defence against someone who means to forge a log.
+EPYC (CPU time, best of 5) gave it 3.4 to 4.9 GB/s, SHA-256 1.4 and BLAKE2b 0.6 to 0.7. It finds
+every change of a single word, of places and of length; it is no defence against someone who means
+to forge a log.
 """
 
 from __future__ import annotations

@@ -81,33 +81,42 @@ class Share:
         return cls(group_of(group))
 
     def feed(
-        self, who: str, step: int, family: ModelFamily, open_feed: Callable[[], Feed[Step]]
+        self, place: str, who: str, family: ModelFamily, open_feed: Callable[[], Feed[Step]]
     ) -> Feed[Step]:
-        """The steps from ``step`` on: made here and sent, or received; a collective.
+        """The steps from here on: made here and sent, or received; a collective.
 
         Args:
-            who: fingerprint of the run and the data-parallel rank, which peers must share.
-            step: the step that this loader stands at.
+            place: the data-parallel rank, which peers share.
+            who: the run and the step that this loader stands at, which peers share too.
             family: the run's, for the batches that are received.
             open_feed: makes the steps; called on the leader only.
 
         Raises:
+            ConfigError: the peers are of different data-parallel ranks.
             StateError: peers stand at different steps, or belong to different runs.
             ZephonError: what the leader raised.
         """
+        # Opening a feed may be a collective of the data-parallel ranks' leaders. So it comes after
+        # the check of who is a leader, and before the one of what a single leader may have wrong.
+        places = self._told(place)
+        if len(set(places)) > 1:
+            raise ConfigError(
+                f"share_group joins {', '.join(places)}: it must be the peers of one data-parallel "
+                "rank, which train on the same batches"
+            )
         feed: list[Feed[Step]] = []
 
-        def hello() -> bytes:
+        def begin() -> bytes:
             if self.leads:
                 feed.append(open_feed())
-            return json.dumps([who, step]).encode()
+            return b""
 
         try:
-            told = [json.loads(data) for data in gather_bytes(hello, self._group)]
-            if any(other != told[0] for other in told):
+            gather_bytes(begin, self._group)
+            told = self._told(who)
+            if len(set(told)) > 1:
                 raise StateError(
-                    "peers of share='leader' differ in their run, data-parallel rank or step: "
-                    + "; ".join(f"{name[:24]}… at step {at}" for name, at in told)
+                    f"peers of share='leader' stand at different places: {'; '.join(told)}"
                 )
         except BaseException:
             for opened in feed:
@@ -116,6 +125,10 @@ class Share:
         if not self.leads:
             return Direct(self._received(family))
         return Direct(self._sent(feed[0]), cancel=lambda seconds: feed[0].close())
+
+    def _told(self, text: str) -> list[str]:
+        """What every peer says, by rank."""
+        return [told.decode() for told in gather_bytes(text.encode, self._group)]
 
     def _sent(self, feed: Feed[Step]) -> Iterator[Step]:
         """The steps of ``feed``, each sent to all peers before it is handed out."""

@@ -1,5 +1,5 @@
-"""Pictures: decoded by Pillow, resized by torchvision, cut into patches: what the models'
-Hugging Face processors do, bit for bit.
+"""Pictures: decoded by Pillow, resized by ATen, cut into patches: what the models' Hugging Face
+processors do, bit for bit.
 
 The written rule for what is not plain RGB is the processors' own (``convert_to_rgb`` in the
 installed transformers), after EXIF orientation is applied: alpha and transparent colours are laid
@@ -9,7 +9,7 @@ one pixel.
 
 Resizing is torchvision's: the ATen call that its ``resize`` makes, made here, since importing
 torchvision takes as long again as torch, in every worker process. This is the only module that
-resizes.
+resizes pictures.
 """
 
 from __future__ import annotations
@@ -80,32 +80,6 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
         image = Image.alpha_composite(white, image)
     return image.convert("RGB")
-
-
-def image_patches(
-    data: bytes | bytearray | memoryview,
-    info: ImageInfo,
-    size: tuple[int, int],
-    patch: PatchLayout,
-    decode: Decode | None = None,
-) -> NDArray[np.uint8]:
-    """The picture's patches: uint8 [patches, 3·T·P·P], its one frame repeated over T.
-
-    After `normalisation_table` they equal the processor's ``pixel_values`` bit for bit. Its size
-    was judged when it was measured (``image.max_source_pixels``), and is not bounded here.
-
-    Args:
-        data: the file.
-        info: its probe.
-        patch: the model's layout.
-        size: (height, width) to resize to, multiples of ``patch_size · merge_size``.
-        decode: what decodes it, `decode_image` or its equal of another library.
-
-    Raises:
-        MediaError: as `decode_image`.
-    """
-    picture = (decode or decode_image)(data, info, max_pixels=info.width * info.height)
-    return patches_of(resize_image(picture, size), patch)
 
 
 def resize_image(

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from ..errors import MediaError
 
 MAX_CLAIM = 1 << 23
-"""FFmpeg takes about 70 bytes for each."""
+"""Packets, for each of which FFmpeg makes room; four times `limits.MAX_PACKETS`."""
 
 _PARENTS = frozenset((b"moov", b"trak", b"mdia", b"minf", b"stbl", b"edts", b"moof", b"traf"))
 _TOP = frozenset(

@@ -1,8 +1,7 @@
-"""Decoded frames to uint8 patches (class planes-v1), and the table that normalises them.
+"""Decoded frames to uint8 patches (class planes-v1).
 
 The arithmetic is `zephon_mm_kernels`'s: resized in whole numbers, converted, turned, cut into
-patches. The last frame is repeated up to a multiple of the temporal patch. Normalisation comes
-last, on the training device, by a table of 256 entries a channel.
+patches. The last frame is repeated up to a multiple of the temporal patch.
 """
 
 from __future__ import annotations
@@ -67,6 +66,7 @@ def _write_all(
 ) -> NDArray[np.uint8]:
     try:
         from zephon_mm_kernels import cpu
+        from zephon_mm_kernels.layout import repeat_last
     except ImportError as error:
         raise MissingDependencyError(str(error)) from error
     if count < 1:
@@ -90,31 +90,5 @@ def _write_all(
             t,
             m,
         )
-    cpu.repeat_last(out, count, p, t)
+    repeat_last(out, count, p, t)
     return out
-
-
-def normalisation_table(
-    mean: Sequence[float], std: Sequence[float], rescale: float = 1 / 255
-) -> NDArray[np.float32]:
-    """What each byte of each channel becomes: float32 [3, 256].
-
-    The installed processors fold rescaling into mean and deviation, in float32:
-    ``m = mean · (1/rescale)``, ``s = std · (1/rescale)``, then ``(v − m) / s``. The order of these
-    roundings matters: the unfused order differs in 661 of CLIP's 768 entries.
-    """
-    back = np.float32(1.0 / rescale)
-    m = np.asarray(mean, np.float32) * back
-    s = np.asarray(std, np.float32) * back
-    codes = np.arange(256, dtype=np.float32)
-    table: NDArray[np.float32] = (codes[None, :] - m[:, None]) / s[:, None]
-    return table
-
-
-def normalise(patches: NDArray[np.uint8], table: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Apply a table: uint8 [patches, 3·T·P·P] to float32 of the same shape (channel outermost)."""
-    cut = patches.reshape(len(patches), 3, -1)
-    out = np.empty(cut.shape, np.float32)
-    for channel in range(3):
-        np.take(table[channel], cut[:, channel], out=out[:, channel])
-    return out.reshape(patches.shape)

@@ -26,7 +26,7 @@ def view_patches(
 ) -> NDArray[np.uint8]:
     """Patches of all views in turn: uint8 [patches, 3·T·P·P], each frame repeated over T.
 
-    After `normalisation_table` they equal the processor's ``pixel_values`` bit for bit. The size of
+    Normalised, they equal the processor's ``pixel_values`` bit for bit. The size of
     the picture was judged when it was measured (``image.max_source_pixels``), and is not bounded
     here.
 

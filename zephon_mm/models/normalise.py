@@ -1,8 +1,7 @@
 """Pixels from uint8 to float32, as the processors normalise them, bit for bit.
 
-``m = mean / rescale``, ``s = std / rescale`` and ``(v − m) / s``, every step in float32: a function
-of the channel and of one of 256 values, applied last, on the device where the patches lie: on a
-GPU by a table of these values.
+A function of the channel and of one of 256 values, defined by `zephon_mm_kernels.normalise.table`
+and applied last, on the device where the patches lie: on a CPU computed anew, on a GPU looked up.
 """
 
 from __future__ import annotations
@@ -14,28 +13,34 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import MissingDependencyError
 from ..patches import PatchLayout
 from .base import Colour
 
 if TYPE_CHECKING:
     import torch
 
-_RESCALE = 1 / 255
-
 
 def normalise(patches: torch.Tensor, mean: Colour, std: Colour) -> torch.Tensor:
-    """Patches uint8 [n, columns] to float32 [n, columns]; columns run channel first."""
+    """Patches uint8 [n, columns] to float32 [n, columns]; columns run channel first.
+
+    Raises:
+        MissingDependencyError: numba, or on a GPU Triton, isn't installed.
+    """
     import torch  # a worker process that only decodes clips never needs it
 
     if patches.is_cuda:
         return by_table(patches, mean, std)
-    scale = 1.0 / _RESCALE
-    shift = torch.tensor(mean, dtype=torch.float32, device=patches.device) * scale
-    divide = torch.tensor(std, dtype=torch.float32, device=patches.device) * scale
-    values = patches.to(torch.float32)
-    by_channel = values.view(len(patches), 3, patches.shape[1] // 3)
-    by_channel.sub_(shift[None, :, None]).div_(divide[None, :, None])
-    return values
+    if patches.device.type != "cpu":  # the same table, by torch's own indexing
+        codes = patches.view(len(patches), 3, -1).long()
+        channels = torch.arange(3, device=patches.device)[None, :, None]
+        return _table(mean, std, patches.device)[channels, codes].view(patches.shape)
+    from zephon_mm_kernels import normalise as kernels
+
+    try:
+        return torch.from_numpy(kernels.normalise(patches.contiguous().numpy(), mean, std))
+    except ImportError as error:
+        raise MissingDependencyError(str(error)) from error
 
 
 def by_table(
@@ -48,25 +53,34 @@ def by_table(
         mean: of each channel.
         std: of each channel.
         kernels: `zephon_mm_kernels.triton`; None imports it.
+
+    Raises:
+        MissingDependencyError: Triton isn't installed.
     """
     import torch
 
     if kernels is None:
-        from zephon_mm_kernels import triton
-
+        try:
+            from zephon_mm_kernels import triton
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"patches lie on {patches.device}, and to normalise them there: {error}"
+            ) from error
         kernels = triton
     out = torch.empty(patches.shape, dtype=torch.float32, device=patches.device)
-    kernels.normalise(patches, _table(mean, std, patches.device), out)
+    here = torch.cuda.device(patches.device if patches.is_cuda else -1)  # -1: changes nothing
+    with here:  # Triton launches on the current device
+        kernels.normalise(patches, _table(mean, std, patches.device), out)
     return out
 
 
 @lru_cache(maxsize=16)
 def _table(mean: Colour, std: Colour, device: torch.device) -> torch.Tensor:
-    """What each byte of each channel becomes, float32 [3, 256] on a device."""
+    """`zephon_mm_kernels.normalise.table` on a device: float32 [3, 256]."""
     import torch
+    from zephon_mm_kernels.normalise import table
 
-    codes = torch.arange(256).to(torch.uint8).repeat(1, 3)
-    return normalise(codes, mean, std).view(3, 256).to(device)
+    return torch.from_numpy(table(mean, std)).to(device)
 
 
 def mean_patches(mean: Colour, num_patches: int, layout: PatchLayout) -> NDArray[np.uint8]:

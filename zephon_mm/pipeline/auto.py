@@ -6,8 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from ..config import DataConfig
 from ..formats import AUTO, LOOKED_AT, Sample, choose
 from ..shards import Manifest, ShardReader
@@ -44,11 +42,7 @@ def resolve_formats(
 
 def _samples(source: int, manifest: Manifest, reader: ShardReader) -> Iterator[Sample]:
     """At most `LOOKED_AT` samples, evenly spread, those left out that the index quarantines."""
-    total = manifest.num_total
-    ends = np.cumsum(manifest.num_samples)
-    for at in np.unique(np.linspace(0, total - 1, min(LOOKED_AT, total)).astype(np.int64)).tolist():
-        shard = int(np.searchsorted(ends, at, side="right"))
-        sample = at - int(ends[shard] - manifest.num_samples[shard])
+    for shard, sample in manifest.spread(LOOKED_AT):
         index = reader.index(source, shard)
         if index.problem(sample) is None:
             yield read_sample(reader, source, shard, sample)

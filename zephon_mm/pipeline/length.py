@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..backends import Backend
-from ..config import ExecutionConfig
+from ..config import ExecutionConfig, lane_range
 from ..errors import ConfigError, ZephonError
 from ..sample import Rejected
 from ..shards import cache_path
@@ -50,7 +50,8 @@ def run_length(
         dp_size: ranks that share the lanes to count.
         group: their process group.
         restored: the state that a changed config went on from: the count starts there, and is not
-            cached. It must hold every lane.
+            cached. It must hold the lanes of its rank, or every lane where no group shares the
+            count.
     """
     stop = run.config.stop
     if not run.plan.finite or stop.count == "never":
@@ -64,7 +65,7 @@ def run_length(
     ranks = _Group(dp_rank, dp_size, group)
     known = ranks.smallest(-1 if restored is not None else _read(cache))
     if known < 0:
-        lanes = range(run.config.lanes)[ranks.rank :: ranks.size]
+        lanes = lane_range(run.config.lanes, ranks.rank, ranks.size)
         first: list[Rejected] = []
         known = ranks.largest(_count(run, backend, lanes, restored, first.append))
         if restored is None and known == 0:

@@ -51,8 +51,9 @@ class Report:
         self.last_rejected.append(rejected)
         with self._lock:
             reasons = self._reasons[self._ids[rejected.ref.source]]
-            if len(reasons) < KEPT:
-                reasons[f"{rejected.outcome} at stage {rejected.stage}: {rejected.reason}"] += 1
+            reason = f"{rejected.outcome} at stage {rejected.stage}: {rejected.reason}"
+            if reason in reasons or len(reasons) < KEPT:
+                reasons[reason] += 1
         self._add(
             rejected.ref,
             rejected.shard,

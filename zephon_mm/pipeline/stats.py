@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from ..config import DataConfig
 from ..sequencer import SourceCounts
+from ..stages.materialise import MediaCounts
 from .lane import LaneSnapshot
 
 
@@ -20,6 +21,7 @@ def loader_stats(
     tokens: int,
     targets: int,
     damaged: Mapping[str, int],
+    media: MediaCounts,
     waited: float,
     elapsed: float,
     held_bytes: int,
@@ -34,7 +36,8 @@ def loader_stats(
     Returns:
         ``step``; ``rows``, ``tokens`` (padding left out), ``target_tokens``;
         ``waiting_seconds`` and ``waiting_share`` (of the time since the first batch was asked for);
-        ``tokens_per_second``; ``bytes_in_flight``; ``sources``.
+        ``tokens_per_second``; ``bytes_in_flight``; ``media``, the fields of `MediaCounts`;
+        ``sources``.
     """
     totals = [
         [sum(lane.sequencer.counts[i][k] for lane in lanes) for k in range(5)]
@@ -53,6 +56,7 @@ def loader_stats(
         "waiting_share": waited / elapsed if elapsed else 0.0,
         "tokens_per_second": tokens / elapsed if elapsed else 0.0,
         "bytes_in_flight": held_bytes,
+        "media": asdict(media),
         "sources": {
             source.id: {
                 **dict(zip(names, total, strict=True)),

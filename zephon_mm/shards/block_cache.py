@@ -173,7 +173,7 @@ def _read_pages(file: int, name: bytes, start: int, length: int) -> bytes | None
 @functools.lru_cache(maxsize=16)
 def open_cache(cache_dir: str | None, max_bytes: int) -> BlockCache:
     """The cache in ``cache_dir``; None: in the user's cache folder."""
-    return BlockCache(os.path.join(cache_dir or default_cache_dir(), "blocks"), max_bytes)
+    return BlockCache(os.path.join(cache_dir or default_cache_dir(), "zmm-blocks"), max_bytes)
 
 
 class RemoteObject(Protocol):

@@ -91,6 +91,15 @@ class Manifest:
         """SHA-256 over the shards' digests in order; where they lie is not in it."""
         return hashlib.sha256(self.digests.tobytes()).digest()
 
+    def spread(self, most: int) -> list[tuple[int, int]]:
+        """(shard, sample) of at most ``most`` samples, evenly spread over the source."""
+        ends = np.cumsum(self.num_samples)
+        count = min(most, self.num_total)
+        picked = np.unique(np.linspace(0, self.num_total - 1, count).astype(np.int64))
+        shards = np.searchsorted(ends, picked, side="right")
+        samples = picked - (ends - self.num_samples)[shards]
+        return list(zip(shards.tolist(), samples.tolist(), strict=True))
+
 
 @dataclass(frozen=True)
 class ShardDone:

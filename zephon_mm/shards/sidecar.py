@@ -18,7 +18,6 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -243,10 +242,11 @@ def load_index(
     probed: bool = False,
     cache_dir: str | None = None,
     digest: bytes | None = None,
-    size: Literal["check", "skip"] = "check",
     access: Access | None = None,
 ) -> ShardIndex:
     """Open a shard's index, from beside the shard or from the cache folder.
+
+    One stat compares the shard's size (and a remote one's identity) with the index.
 
     Args:
         url: the shard.
@@ -255,8 +255,6 @@ def load_index(
         probed: whether the index must hold media probes.
         cache_dir: the cache folder; None: the user's.
         digest: what the index's digest must be, as the manifest has it.
-        size: ``check`` compares the shard's size (and a remote one's identity), one stat, with
-            the index.
         access: how a remote shard is reached.
 
     Raises:
@@ -266,7 +264,7 @@ def load_index(
         StorageError: the shard is not there.
     """
     first: ShardIndexError | None = None
-    actual = stat(url, access) if size == "check" else None
+    actual = stat(url, access)
     for path in _found(url, key_rule, cache_dir, access or Access()):
         try:
             index = ShardIndex(url, path)
@@ -288,19 +286,19 @@ def _found(url: str, key_rule: KeyRule, cache_dir: str | None, access: Access) -
 def _check(
     index: ShardIndex,
     path: str,
-    actual: ObjectStat | None,
+    actual: ObjectStat,
     allow_truncated: bool,
     probed: bool,
     digest: bytes | None,
 ) -> None:
     meta = index.meta
-    if actual is not None and actual.size != meta.size_bytes:
+    if actual.size != meta.size_bytes:
         raise ShardChangedError(
             f"the shard has {actual.size} bytes and had {meta.size_bytes} when it was indexed; if "
             f"that is meant, {_REBUILD}",
             shard=index.shard,
         )
-    if actual is not None and meta.identity not in (None, actual.identity):
+    if meta.identity not in (None, actual.identity):
         raise ShardChangedError(
             f"the shard is {actual.identity} in its store and was {meta.identity} when it was "
             f"indexed: it was replaced; if that is meant, {_REBUILD}",

@@ -6,17 +6,18 @@ model's mean colour, and says why. Failures of the world (a changed shard, a dis
 A clip's frames are turned into patches as they leave the decoder and let go, so the memory of a
 task is its encoded bytes, its patches and the decoder's own few frames.
 
-Routing: in class ``planes-v1`` another decoder than the reference gets the clips that it doesn't
-refuse (those not marked clean by ``index --verify`` among others), and the reference decodes
-whatever it refuses or fails at: its verdict is the only one. In an RGB class a refusal is damage.
+Routing: in class ``planes-v1`` another decoder than the reference gets each clip first, and refuses
+some: among others those that ``index --verify`` has not marked clean. The reference decodes
+whatever another refuses or fails at: its verdict is the only one. How often is counted, and the
+first time logged, since it may be all of them. In an RGB class a refusal is damage.
 With a `DeviceStage` the same holds for its decoder, and patches of clips are tensors on the device.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from ..decoders import REFERENCE, decoder_names, load_decoder
 from ..errors import MediaError
 from ..media.info import ImageInfo, VideoInfo, read_probe
+from ..media.limits import MAX_HELD_BYTES
 from ..models import ModelFamily
 from ..models.normalise import mean_patches
 from ..patches import are_bytes
@@ -38,6 +40,8 @@ from ..shards.reader import ReadCounts
 if TYPE_CHECKING:
     from ..device import DeviceStage
     from ..patches import Patches
+
+_log = logging.getLogger("zephon_mm")
 
 Bytes = bytes | bytearray | memoryview
 
@@ -119,6 +123,7 @@ class Materialiser:
         self._start_counting()
 
     def _start_counting(self) -> None:
+        self._rerouted = False
         self.counts = MediaCounts()
         self._count_lock = threading.Lock()
 
@@ -199,6 +204,8 @@ class Materialiser:
         member = self.reader.member(ref.source, ref.shard, span.member)
         pixels = span.source_size[0] * span.source_size[1]
         working = pixels * (_PICTURE_BYTES if span.kind == "image" else _CLIP_BYTES)
+        if span.kind == "video" and self._decoder not in decoder_names("planes-v1"):
+            working += min(MAX_HELD_BYTES, 3 * pixels * len(span.frames))
         return member.length + span.num_patches * self._family.patches.columns + working
 
     def _decode(self, task: MediaTask, member: Member) -> Patches:
@@ -223,10 +230,13 @@ class Materialiser:
         if self._image_decoder == "torchvision":
             from ..media import images_torchvision as other
 
-            if other.refusal(data, info, clean=clean) is None:
-                with suppress(MediaError):  # Pillow judges
+            reason = other.refusal(data, info, clean=clean)
+            if reason is None:
+                try:
                     return view_patches(data, info, views, layout, other.decode_image)
-            self._reroute()
+                except MediaError as error:
+                    reason = error.reason
+            self._reroute("Pillow", reason)
         return view_patches(data, info, views, layout)
 
     def _clip(self, data: Bytes, info: VideoInfo, span: MediaSpan) -> Patches:
@@ -240,11 +250,17 @@ class Materialiser:
         if self._decoder not in decoder_names("planes-v1"):
             return make(*wanted)
         if device is not None or self._decoder != REFERENCE:
-            with suppress(MediaError):  # a refusal too: the reference judges
+            try:
                 return make(*wanted)
-            self._reroute()
+            except MediaError as error:  # a refusal too: the reference judges
+                self._reroute(REFERENCE, error.reason)
         return stream_patches(load_decoder(REFERENCE), *wanted)
 
-    def _reroute(self) -> None:
+    def _reroute(self, to: str, reason: str) -> None:
         with self._count_lock:
             self.counts.rerouted += 1
+            first, self._rerouted = not self._rerouted, True
+        if first:
+            _log.warning(
+                "%s decodes what the run's decoder leaves to it, first because: %s", to, reason
+            )

@@ -113,6 +113,9 @@ def test_a_function_of_the_script_needs_the_guard_and_the_error_says_so(tmp_path
     assert "or the function in a module" in output
     guarded = f"if __name__ == '__main__':\n    {use}"
     assert run(tmp_path, HEAD + OWN + guarded) == (0, "5\n")
+    code, output = run(tmp_path, HEAD + OWN + guarded + "sys.exit(4)\n")
+    assert code == 1
+    assert "WorkerError: the script that started the loader ended (4) when a worker" in output
 
 
 def test_modules_beside_the_script_and_paths_added_by_it_are_found(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -199,11 +200,43 @@ def test_without_a_free_cpu_the_others_work_on_and_alone_it_is_an_error(
 def test_an_actor_that_cannot_start_says_why(
     ray_cluster: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray.zephon_mm, "__version__", "9.9")
-    backend = RayBackend(1)
-    monkeypatch.undo()
+    starts: list[object] = []
+    tried: list[int] = []
+    start, do = ray._Crew.start, ray._do
+
+    def counted(crew: ray._Crew) -> ray.RayActor:
+        starts.append(crew)
+        return start(crew)
+
+    def noted(*args: Any) -> None:
+        do(*args)
+        tried.append(len(starts))
+
+    monkeypatch.setattr(ray._Crew, "start", counted)
+    monkeypatch.setattr(ray, "_do", noted)
+    with monkeypatch.context() as patch:
+        patch.setattr(ray.zephon_mm, "__version__", "9.9")
+        backend = RayBackend(1)
     with pytest.raises(WorkerError, match=r"can't be started \(.*the trainer has 9.9: install"):
         backend.submit(abs, 1).result()
+    backend.close()
+    assert tried[0] == 3, "not once more for the item"
+
+
+def test_an_unexpected_error_at_the_start_is_that_of_an_item_and_the_next_one_tries_again(
+    ray_cluster: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: object) -> None:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(ray._Crew, "start", start)
+    backend = RayBackend(1)
+    with pytest.raises(RuntimeError, match="out of order"):
+        backend.submit(abs, -1).result()
+    monkeypatch.undo()
+    with contextlib.suppress(RuntimeError):  # it may have been tried before
+        assert backend.submit(abs, -2).result() == 2
+    assert backend.submit(abs, -3).result() == 3
     backend.close()
 
 

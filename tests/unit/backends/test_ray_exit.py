@@ -47,7 +47,7 @@ if __name__ == "__main__":
     again = RayBackend(1)  # shares the cluster, whatever its CPUs
     big = [b.submit(workers.filled, (1, 1 << 20)).result() for b in (backend, again)]
     again.close()
-    print(backend._ending._session.folder)
+    print(backend._end._session.folder)
     tickets = [backend.submit(workers.nap, 60) for _ in range(3)]
     print("now")
     tickets[0].result()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import sys
 import threading
 from pathlib import Path
@@ -20,8 +19,7 @@ from zephon_mm.cli.main import app
 from zephon_mm.decoders import cutting, decoder_for, load_decoder
 from zephon_mm.errors import ConfigError, MediaError, MissingDependencyError
 
-if importlib.util.find_spec("nvidia.dali") is None:  # CI has it, and fails here if it hasn't
-    pytest.skip("DALI is not installed", allow_module_level=True)
+pytest.importorskip("nvidia.dali")  # CI has it, and fails here if it hasn't
 
 MADE: dict[str, dict[str, Any]] = {
     "vp8": KINDS["vp8"],
@@ -159,3 +157,25 @@ def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "nvidia", None)
     with pytest.raises(MissingDependencyError, match=r"zephon-mm\[dali\]"):
         load_decoder("dali-cpu")
+
+
+def test_what_this_machine_lacks_is_no_damage(
+    made: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nvidia import dali
+
+    data = made["vp8"].read_bytes()
+    decoder = load_decoder("dali-cpu")
+
+    def fails(words: str) -> None:
+        def run(pipeline: Any, *_: Any, **__: Any) -> Any:
+            raise RuntimeError(f"Error in thread 0:\n{words}")
+
+        monkeypatch.setattr(dali.Pipeline, "run", run)
+
+    fails("CUDA allocation failed")
+    with pytest.raises(RuntimeError, match="allocation failed"):
+        decoder.decode(data, info_of(data), [0])
+    fails("a packet could not be decoded")
+    with pytest.raises(MediaError, match="Error in thread"):
+        decoder.decode(data, info_of(data), [0])

@@ -15,8 +15,6 @@ import pytest
 
 from tests.unit.device.conftest import FakeCard, clean, fails
 from tests.unit.media.clips import make_clip
-from zephon_mm.decoders.dali_cpu import DaliCpuDecoder, decoded
-from zephon_mm.decoders.dali_gpu import DaliGpuDecoder, rgb_surface
 from zephon_mm.decoders.pyav import PyAVDecoder
 from zephon_mm.device import DeviceStage
 from zephon_mm.device.clips import clip_bytes
@@ -159,6 +157,10 @@ def test_a_stage_stays_in_its_process(stage: DeviceStage) -> None:
 
 def test_rgb_of_dali_takes_the_same_kernels(stage: DeviceStage, kernels: Any) -> None:
     import torch
+
+    pytest.importorskip("nvidia.dali")
+    from zephon_mm.decoders.dali_cpu import DaliCpuDecoder, decoded
+    from zephon_mm.decoders.dali_gpu import DaliGpuDecoder, rgb_surface
 
     data = make_clip(codec="libvpx-vp9", container="webm", size=(37, 53), frames=5)
     info, frames = clean(data), [3, 0, 4]

@@ -19,6 +19,7 @@ from zephon_mm.errors import ConfigError
 from zephon_mm.media.probe import probe_member
 from zephon_mm.media.verify import verify_member
 from zephon_mm.shards import open_source
+from zephon_mm.stages.materialise import MediaCounts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,7 @@ def digests(config: DataConfig, **execution: Any) -> tuple[list[list[bytes]], An
     fields = {"backend": "serial", **execution}
     with Loader(config, ExecutionConfig(**fields)) as loader:
         found = [batch.row_digests(pixels=True) for batch in loader]
-        return found, loader._run.materialise.counts
+        return found, MediaCounts(**loader.stats()["media"])
 
 
 @pytest.mark.parametrize("backend", ["serial", "threads"])

@@ -95,7 +95,7 @@ def test_the_driver_is_asked_once_a_kind(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "no h264 of subsampling (2, 0)" in str(driver.refusal("h264", (2, 0), 8, 64, 64))
     with pytest.raises(MissingDependencyError, match="CUDA error 100"):
         driver.refusal("av1", (1, 1), 8, 64, 64)
-    assert ctypes.sizeof(nvdec_driver._Caps) == 88
+    assert ctypes.sizeof(nvdec_driver.Caps) == 88
 
 
 @NO_GPU

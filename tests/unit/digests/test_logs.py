@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.digests.logs import row, write
+from zephon_mm.cli.verify import lines
 from zephon_mm.digests import DigestLog, compare_logs, read_log
 from zephon_mm.errors import ConfigError, DigestLogError
 
@@ -85,6 +86,17 @@ def test_what_only_one_run_has(whole: Path, tmp_path: Path) -> None:
     assert found.lacks["b"].steps == ((0, 1),)
     assert (found.lacks["b"].rows, found.lacks["b"].first) == (3, (4, 1))
     assert found.lacks["a"].steps == ((5, 7),) and found.lacks["a"].rows == 0
+
+
+def test_what_is_not_printed_is_counted(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    short = [row(step, 0) for step in (0, 1)]
+    write(one, [*short, *(row(step, 0) for step in range(10, 60, 2))])
+    write(other, short, identity={f"field{i:03}": i for i in range(130)})
+    logs = read_log(one), read_log(other)
+    text = list(lines(*logs, compare_logs(*logs)))
+    assert any(line.endswith("44, 46, 48 and 5 more (--json has all)") for line in text), text
+    assert "  and 11 more (--json has all)" in text  # 130 fields and the seed, 120 shown
 
 
 def test_a_step_that_a_run_left_out(whole: Path, tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ import torch
 from PIL import Image, ImageOps
 
 from zephon_mm.errors import MediaError
-from zephon_mm.media.images import decode_image, image_patches, resize_image
+from zephon_mm.media.images import decode_image, resize_image
 from zephon_mm.media.info import ImageInfo
-from zephon_mm.media.pixels import normalisation_table, normalise
 from zephon_mm.media.probe import probe_image
-from zephon_mm.patches import Filter, PatchLayout
+from zephon_mm.media.views import view_patches
+from zephon_mm.models.normalise import normalise
+from zephon_mm.patches import Filter, PatchLayout, Resize, View
 
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -47,8 +48,8 @@ def check(data: bytes, patch: PatchLayout, norm: Any) -> None:
         want = processor(patch, norm)(images=upright, return_tensors="pt")
     _, rows, columns = want["image_grid_thw"][0].tolist()
     size = (rows * patch.patch_size, columns * patch.patch_size)
-    got = normalise(image_patches(data, info, size, patch), normalisation_table(*norm))
-    assert np.array_equal(got, want["pixel_values"].numpy())
+    patches = view_patches(data, info, [View((Resize(*size),))], patch)
+    assert torch.equal(normalise(torch.from_numpy(patches), *norm), want["pixel_values"])
 
 
 @pytest.mark.parametrize(
@@ -112,10 +113,12 @@ def test_sides_of_one_and_three_pixels_are_never_permuted(cases: Path) -> None:
         assert (info.height, info.width) == want.shape[:2]
         got = decode_image(data, info)
         assert np.array_equal(got.permute(1, 2, 0).numpy(), want)
-        patches = image_patches(data, info, (56, 56), PatchLayout(14, 2, 2))
+        patches = view_patches(data, info, [View((Resize(56, 56),))], PatchLayout(14, 2, 2))
         assert patches.shape == (16, 1176)
     flat = encode(np.full((1, 7, 3), (10, 20, 30), np.uint8))
-    patches = image_patches(flat, probe_image(flat), (28, 56), PatchLayout(14, 2, 2))
+    patches = view_patches(
+        flat, probe_image(flat), [View((Resize(28, 56),))], PatchLayout(14, 2, 2)
+    )
     for channel, value in enumerate((10, 20, 30)):
         assert set(patches[:, channel * 392 : (channel + 1) * 392].ravel().tolist()) == {value}
 

@@ -12,7 +12,7 @@ from tests.unit.media.clips import make_clip
 from zephon_mm.decoders import load_decoder
 from zephon_mm.decoders.base import DecodedFrames
 from zephon_mm.media.info import VideoInfo
-from zephon_mm.media.pixels import normalisation_table, normalise, stream_patches, video_patches
+from zephon_mm.media.pixels import stream_patches, video_patches
 from zephon_mm.media.probe import probe_member, read_probe
 from zephon_mm.patches import PatchLayout
 
@@ -149,6 +149,7 @@ def test_colour_follows_the_tags(cases: Path) -> None:
 def test_table_equals_the_processors_arithmetic() -> None:
     import torch
     from transformers import Qwen2VLImageProcessor
+    from zephon_mm_kernels.normalise import table
 
     for mean, std in (CLIP, ((0.5,) * 3, (0.5,) * 3)):
         processor = Qwen2VLImageProcessor(image_mean=list(mean), image_std=list(std))
@@ -156,17 +157,7 @@ def test_table_equals_the_processors_arithmetic() -> None:
         want = processor.rescale_and_normalize(
             codes, True, 1 / 255, True, tuple(mean), tuple(std)
         ).reshape(3, 256)
-        assert np.array_equal(normalisation_table(mean, std), want.numpy())
-
-
-def test_normalise_looks_up_by_channel() -> None:
-    table = normalisation_table(*CLIP)
-    patches = np.random.default_rng(0).integers(0, 256, (5, QWEN3.columns)).astype(np.uint8)
-    got = normalise(patches, table)
-    assert got.dtype == np.float32 and got.shape == patches.shape
-    for channel in range(3):
-        part = slice(channel * 512, (channel + 1) * 512)
-        assert np.array_equal(got[:, part], table[channel][patches[:, part]])
+        assert np.array_equal(table(mean, std), want.numpy())
 
 
 def test_wrong_sizes_are_told() -> None:

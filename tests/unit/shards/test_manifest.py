@@ -244,3 +244,14 @@ def test_ten_to_the_nine_samples_in_ten_to_the_five_shards(tmp_path: Path) -> No
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(found.shards) == count and peak < 100e6, peak
+
+
+def test_samples_evenly_spread(tmp_path: Path) -> None:
+    for number, count in enumerate((3, 0, 7)):
+        (tmp_path / f"e-{number}.tar").write_bytes(tar_bytes(pairs(count)))
+    manifest = open_source(source(str(tmp_path / "e-{0..2}.tar")))
+    assert manifest.spread(4) == [(0, 0), (2, 0), (2, 3), (2, 6)]
+    assert manifest.spread(1) == [(0, 0)]
+    assert manifest.spread(99) == [(0, i) for i in range(3)] + [(2, i) for i in range(7)]
+    empty = open_source(source(str(tmp_path / "e-1.tar")))
+    assert empty.spread(4) == []

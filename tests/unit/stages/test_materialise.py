@@ -196,6 +196,10 @@ def test_task_bytes_grow_with_what_is_held(tmp_path: Path, measurer: Opener) -> 
         assert size >= task.span.num_patches * made._family.patches.columns
         assert size >= task.span.source_size[0] * task.span.source_size[1] * 3
     assert materialiser.reader.reads.members == 3  # the JSON: estimates read no media
+    in_rgb = Materialiser(materialiser.reader, made._family, decoder="decord")
+    frames = len(all_tasks[2].span.frames)
+    assert in_rgb.task_bytes(all_tasks[2]) == video + 3 * 320 * 240 * frames
+    assert in_rgb.task_bytes(all_tasks[1]) == large
 
 
 def test_p05_p06_pictures(cases: Path, tmp_path: Path, measurer: Opener) -> None:
