@@ -40,8 +40,6 @@ class DaliCpuDecoder:
             return info.problem
         if info.codec not in CODECS:
             return f"its codec is {info.codec}; on the CPU, DALI has {', '.join(sorted(CODECS))}"
-        if info.depth > 8:
-            return f"its samples have {info.depth} bits, and DALI's RGB is for 8"
         return None
 
     def stream(self, data: Bytes, info: VideoInfo, frames: Sequence[int]) -> Iterator[DecodedFrame]:

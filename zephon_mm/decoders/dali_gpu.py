@@ -55,7 +55,7 @@ class DaliGpuDecoder:
         if info.codec not in CODECS:
             return f"its codec is {info.codec}; on a GPU, DALI has {', '.join(sorted(CODECS))}"
         if info.depth > 8:
-            return f"its samples have {info.depth} bits, and DALI's RGB is for 8"
+            return f"its samples have {info.depth} bits, and DALI's colours of these are unchecked"
         return None
 
     def surfaces(
