@@ -29,7 +29,7 @@ START, STOP, PICTURE_PAD, CLIP_PAD, END = (
     "<|vision_end|>",
     "<|image_pad|>",
     "<|video_pad|>",
-    "<|im_end|>",
+    "<|endoftext|>",
 )
 
 
@@ -115,7 +115,7 @@ def picture(data: bytes) -> np.ndarray:
 
 
 def clip(data: bytes) -> np.ndarray:
-    """16 frames spread evenly over a clip, uint8 [16, 256, 448, 3]; read from its first frame on."""
+    """16 frames spread evenly over a clip, uint8 [16, 256, 448, 3]; decoded from its first one."""
     import av
 
     with av.open(io.BytesIO(data)) as container:

@@ -1,0 +1,85 @@
+"""A virtual environment for each contestant, of pinned versions from PyPI.
+
+An environment is made once, in a folder named by the contestant and a digest of its requirements,
+and used again as long as that folder is complete. `OURS` run in the interpreter of the harness.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+COMMON = ("numpy==2.4.6", "tokenizers==0.23.3", "pillow==13.0.0", "av==18.1.0")
+"""What `compare.work` needs, at the versions of the harness's own environment."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """What a script of ``compare/`` needs.
+
+    Attributes:
+        requirements: Of pip, each pinned; empty: it runs in the harness's own environment.
+        prepare: Whether the script's ``--prepare FOLDER`` writes the data in the peer's format.
+        index: Another package index, such as that of PyTorch's CPU wheels.
+    """
+
+    requirements: tuple[str, ...] = ()
+    prepare: bool = False
+    index: str | None = None
+
+
+CONTESTANTS: dict[str, Contestant] = {
+    "ours": Contestant(),
+    "limits": Contestant(),
+}
+"""By the name of their script in ``compare/``."""
+
+
+def default_cache() -> Path:
+    """Where environments and data are kept between runs."""
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(root) / "zephon-mm-bench"
+
+
+def folder_of(name: str, cache: Path) -> Path:
+    """Where the contestant's environment lies, made or not."""
+    contestant = CONTESTANTS[name]
+    what = "\n".join((sys.version, *COMMON, *contestant.requirements, str(contestant.index)))
+    return cache / "environments" / f"{name}-{hashlib.sha256(what.encode()).hexdigest()[:10]}"
+
+
+def interpreter(name: str, cache: Path, say: Callable[[str], None] = lambda line: None) -> Path:
+    """The contestant's Python, its environment made if it isn't there.
+
+    Raises:
+        RuntimeError: pip failed; with the end of what it printed.
+    """
+    contestant = CONTESTANTS[name]
+    if not contestant.requirements:
+        return Path(sys.executable)
+    folder = folder_of(name, cache)
+    python = folder / "bin" / "python"
+    if (folder / "complete").is_file():
+        return python
+    say(f"installing {', '.join(contestant.requirements)} into {folder}")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _run([sys.executable, "-m", "venv", str(folder)])
+    extra = [] if contestant.index is None else ["--extra-index-url", contestant.index]
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _run([*pip, *extra, *COMMON, *contestant.requirements])
+    (folder / "complete").touch()
+    return python
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        end = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
+        raise RuntimeError(f"{' '.join(command[:6])} … failed with {done.returncode}:\n{end}")
