@@ -49,9 +49,11 @@ class Document:
 class Making:
     """Makes documents of the members of a sample: ``{"json": bytes, "jpg": bytes …}``."""
 
-    def __init__(self, tokenizer: str) -> None:
+    def __init__(self, tokenizer: str, *, decode: bool = True) -> None:
+        """With ``decode`` false media stay as they are: their bytes, as uint8; see `pixels`."""
         from tokenizers import Tokenizer
 
+        self._decode = decode
         self._tokenizer = Tokenizer.from_file(str(Path(tokenizer) / "tokenizer.json"))
         ids = {name: self._tokenizer.token_to_id(name) for name in (START, STOP, END)}
         pads = [self._tokenizer.token_to_id(name) for name in (PICTURE_PAD, CLIP_PAD)]
@@ -82,12 +84,12 @@ class Making:
     def image_text(self, members: dict[str, bytes]) -> Document:
         """``jpg`` and ``txt``: the picture, then its caption."""
         caption = self.encode(members["txt"].decode())
-        return self._made([*self._picture, *caption], picture(members["jpg"]))
+        return self._made([*self._picture, *caption], self._media(members["jpg"]))
 
     def video_text(self, members: dict[str, bytes]) -> Document:
         """``mp4`` and ``txt``: the clip, then its caption."""
         caption = self.encode(members["txt"].decode())
-        return self._made([*self._clip, *caption], clip(members["mp4"]))
+        return self._made([*self._clip, *caption], self._media(members["mp4"]))
 
     def interleaved(self, members: dict[str, bytes]) -> Document:
         """``json``: a list of ``{"text": …}`` and ``{"image": "NAME.jpg"}``; ``NAME.jpg`` …."""
@@ -98,11 +100,19 @@ class Making:
                 ids += self.encode(part["text"])
             else:
                 ids += self._picture
-                media.append(picture(members[part["image"]]))
+                media.append(self._media(members[part["image"]]))
         return self._made(ids, *media)
+
+    def _media(self, data: bytes) -> np.ndarray:
+        return pixels(data) if self._decode else np.frombuffer(data, np.uint8)
 
     def _made(self, ids: list[int], *media: np.ndarray) -> Document:
         return Document(np.asarray(ids + self._end, np.int32), media)
+
+
+def pixels(data: bytes) -> np.ndarray:
+    """Those of a picture or a clip."""
+    return picture(data) if data[:2] == b"\xff\xd8" else clip(data)
 
 
 def picture(data: bytes) -> np.ndarray:
