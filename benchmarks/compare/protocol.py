@@ -46,13 +46,15 @@ class Job:
         kind: ``throughput``: the first batch, then batches for ``warmup_s`` and for ``seconds``.
             ``rows``: the first ``steps`` batches (after those of ``state``, if given) by digests.
             ``save``: ``steps`` batches, then the state, pickled or not, as a file at ``state``.
-            ``restore``: from the file at ``state`` to the first batch after it.
+            ``restore``: from the file at ``state`` to the first batch after it; without a state, to
+            the first batch of all.
         data: Folder that `benchmarks.workloads` wrote: ``WORK-*.tar`` and ``tokenizer/``.
         reply: Where the reply goes.
         workers: 0: all in the caller's thread.
         mode: What the workers are. With 0 workers always ``serial``.
         sequence_length: Tokens a packed row, the label's shift included (text: 4,097).
         batch: Packed rows a step on all ranks together.
+        variant: What follows the colon of a contestant's name; scripts with one way ignore it.
         lanes: Parallel streams of the run, for those that have such; others ignore it.
     """
 
@@ -64,6 +66,7 @@ class Job:
     mode: Mode = "serial"
     sequence_length: int = 4096
     batch: int = 8
+    variant: str = ""
     lanes: int = 8
     seed: int = 0
     dp_rank: int = 0

@@ -1,0 +1,106 @@
+"""This project's loader as a contestant; no variant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.compare.protocol import Job, begin
+
+if TYPE_CHECKING:
+    from zephon_mm import Batch, DataConfig, ExecutionConfig
+
+FORMATS = {
+    "text": "text",
+    "image_text": "image_text",
+    "video_360p": "video_text",
+    "video_720p": "video_text",
+    "interleaved": "interleaved",
+}
+PICTURE_PIXELS = 224 * 224
+CLIP_PIXELS = 1_865_000
+"""Of 16 frames: makes 448 × 256 of 360p and of 720p, by Qwen3-VL's rule."""
+
+
+def data_config(job: Job) -> DataConfig:
+    """The config of a job; of texts alone a family without pictures and M-RoPE."""
+    from zephon_mm import DataConfig, ImageSizing, Source, VideoSampling
+
+    source = Source(id=job.work, urls=tuple(job.shards), format=FORMATS[job.work])
+    return DataConfig(
+        sources=(source,),
+        model="text" if job.work == "text" else "qwen3_vl",
+        tokenizer=job.tokenizer,
+        sequence_length=job.sequence_length,
+        global_batch=job.batch,
+        lanes=job.lanes,
+        seed=job.seed,
+        image=ImageSizing(min_pixels=PICTURE_PIXELS, max_pixels=PICTURE_PIXELS),
+        video=VideoSampling(mode="uniform", num_frames=16, max_pixels=CLIP_PIXELS),
+    )
+
+
+def execution_config(job: Job) -> ExecutionConfig:
+    """The backend of a job."""
+    from zephon_mm import ExecutionConfig
+
+    if job.workers == 0:
+        return ExecutionConfig(backend="serial")
+    return ExecutionConfig(
+        backend="processes" if job.mode == "processes" else "threads", workers=job.workers
+    )
+
+
+def rows_of(batch: Batch) -> list[bytes]:
+    """Token ids without padding as int32, then the patches, of each row."""
+    found = []
+    for row in batch.rows():
+        end = max((document.stop for document in row.documents), default=0)
+        pixels = b"".join(patches.tobytes() for patches in row.patches)
+        found.append(row.input_ids[:end].astype("<i4").tobytes() + pixels)
+    return found
+
+
+def whole_documents(batch: Batch, end: int) -> list[bytes]:
+    """Token ids as int32 of the documents that begin and end in their row."""
+    ids = batch.input_ids.numpy().astype("<i4")
+    return [
+        ids[row, document.start : document.stop].tobytes()
+        for row, documents in enumerate(batch.documents)
+        for document in documents
+        if document.token_start == 0 and ids[row, document.stop - 1] == end
+    ]
+
+
+def main() -> None:
+    """Do the job of the command line."""
+    job, meter = begin()
+    import zephon_mm
+    from zephon_mm import Loader
+    from zephon_mm.models import load_tokenizer
+
+    config, execution = data_config(job), execution_config(job)
+    end = load_tokenizer(job.tokenizer).token_id("<|endoftext|>") if meter.wants_rows else -1
+    meter.imported()
+    with Loader(config, execution, dp_rank=job.dp_rank, dp_size=job.dp_size) as loader:
+        if job.state is not None and job.kind != "save":
+            loader.load_state_dict(json.loads(Path(job.state).read_text()))
+        for batch in loader:
+            started = sum(d.token_start == 0 for row in batch.documents for d in row)
+            if meter.batch(
+                samples=started,
+                tokens=batch.num_tokens,
+                room=batch.input_ids.numel(),
+                rows=rows_of(batch) if meter.wants_rows else (),
+                documents=whole_documents(batch, end) if meter.wants_rows else (),
+            ):
+                break
+        if job.kind == "save":
+            assert job.state is not None
+            Path(job.state).write_text(json.dumps(loader.state_dict()))
+    meter.finish(version=zephon_mm.__version__)
+
+
+if __name__ == "__main__":
+    main()
