@@ -46,6 +46,7 @@ class TinyFamily:
         named: control tokens by the name that the processor knows them by.
         tokens: further control tokens.
         video: whether it takes clips.
+        refused: documents of the equality suites that it refuses.
     """
 
     model: str
@@ -54,6 +55,7 @@ class TinyFamily:
     named: Mapping[str, str] = field(default_factory=dict)
     tokens: tuple[str, ...] = ()
     video: bool = True
+    refused: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> Path:
         """Write the tokeniser, the processor's settings and the model's config."""
@@ -361,6 +363,53 @@ def _gemma4_processor(tokenizer: Any) -> Any:
     )
 
 
+def _molmo2(tokenizer: Any) -> Any:
+    from transformers import Molmo2Config
+
+    ids = {
+        "image_start_token_id": "<im_start>",
+        "low_res_image_start_token_id": "<low_res_im_start>",
+        "image_end_token_id": "<im_end>",
+        "image_patch_id": "<im_patch>",
+        "frame_start_token_id": "<frame_start>",
+        "frame_end_token_id": "<frame_end>",
+    }
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8}
+    return Molmo2Config(
+        text_config=_text(tokenizer, additional_vocab_size=4),
+        vision_config={
+            **sizes,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "image_size": [32, 32],
+            "patch_size": 4,
+        },
+        adapter_config={
+            **sizes,
+            "vision_feature_layer": [1, 0],
+            "intermediate_size": 48,
+            "text_hidden_size": 32,
+        },
+        **{name: tokenizer.convert_tokens_to_ids(token) for name, token in ids.items()},
+    )
+
+
+def _molmo2_processor(tokenizer: Any) -> Any:
+    import transformers
+
+    sizes = {"size": {"height": 32, "width": 32}, "patch_size": 4}
+    return transformers.Molmo2Processor(
+        image_processor=transformers.Molmo2ImageProcessor(
+            max_crops=6, overlap_margins=[1, 2], **sizes
+        ),
+        video_processor=transformers.Molmo2VideoProcessor(  # its class's own default is neither
+            do_rescale=True, do_normalize=True, **sizes
+        ),
+        tokenizer=tokenizer,
+        chat_template=tokenizer.chat_template,
+    )
+
+
 FAMILIES: dict[str, TinyFamily] = {
     "qwen2_vl": _qwen("qwen2_vl", "Qwen2VLForConditionalGeneration"),
     "qwen2_5_vl": _qwen("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"),
@@ -427,5 +476,16 @@ FAMILIES: dict[str, TinyFamily] = {
             "boa_token": "<|audio>",
             "eoa_token": "<audio|>",
         },
+    ),
+    "molmo2": TinyFamily(
+        "Molmo2ForConditionalGeneration",
+        _molmo2,
+        _molmo2_processor,
+        {"image_token": "<|image|>", "video_token": "<|video|>"},
+        (
+            *(f"<{name}>" for name in ("im_patch", "im_col", "im_start", "im_end", "im_low")),
+            *(f"<{name}>" for name in ("low_res_im_start", "frame_start", "frame_end")),
+        ),
+        refused=("clips", "mixed"),
     ),
 }

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     Patches = NDArray[np.uint8] | torch.Tensor
     """Rows of bytes, uint8 [n, columns]: an array of the CPU, or a tensor on a device."""
 
-Filter = Literal["bicubic", "bilinear", "lanczos"]
+Filter = Literal["bicubic", "bilinear", "lanczos", "plain_bilinear"]
+"""Antialiased, but for ``plain_bilinear``, which looks at four pixels only."""
 
 
 @dataclass(frozen=True, slots=True)

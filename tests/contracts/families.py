@@ -164,6 +164,8 @@ def takes(name: str, document: str) -> bool:
     clips = any(isinstance(part, Clip) for part in parts)
     pictures = any(isinstance(part, Picture) for part in parts)
     made = FAMILIES[name]
+    if document in made.refused:
+        return False
     return (not clips or made.video) and (made.processor is not None or not (clips or pictures))
 
 
@@ -184,6 +186,11 @@ def make(name: str, folder: Path) -> Made:
     documents = dict(zip(names, measured, strict=True))
     processor = hf_processor(name, model) if FAMILIES[name].processor is not None else None
     return Made(name, model, run, processor, documents, files)  # type: ignore[arg-type]
+
+
+def sample_of(name: str) -> dict[str, object]:
+    """A document of `DOCUMENTS` as a sample of a shard."""
+    return _sample(name, [_file(name, number) for number in range(len(_media(name)))])
 
 
 def _media(name: str) -> list[Picture | Clip]:

@@ -29,7 +29,7 @@ from zephon_mm.pipeline.run import open_run
 from zephon_mm.sample import MeasuredDocument, Rejected, SampleRef
 
 from . import media
-from .families import DOCUMENTS, Made, config, make, takes
+from .families import DOCUMENTS, Made, config, make, sample_of, takes
 
 SERIAL = ExecutionConfig(backend="serial")
 LIMIT = 1e-5
@@ -45,6 +45,11 @@ MEDIA_TENSORS = {
     "image_position_ids",
     "video_position_ids",
     "num_frames_per_video",
+    "image_grids",
+    "image_num_crops",
+    "image_token_pooling",
+    "video_grids",
+    "video_token_pooling",
 }
 IMPLIED = {"attention_mask", "pixel_attention_mask"}
 """Masks of ones where there is no padding: what a model takes them to be if they are missing."""
@@ -112,7 +117,11 @@ ROWS = {
     "pictures": [["picture", "text", "newlines", "several", "picture first", "picture"]],
     "clips": [["clip", "word", "odd clip", "clips", "text"]],
     "mixed": [["mixed", "text", "several", "mixed"]],
-    "several rows": [["picture", "word"], ["text", "text"], ["newlines", "several", "picture"]],
+    "several rows": [
+        ["picture", "word", "clip"],
+        ["text", "text"],
+        ["odd clip", "newlines", "several", "picture"],
+    ],
 }
 
 
@@ -200,7 +209,7 @@ def test_labels_are_the_text_of_the_sample(made: Made, document: str) -> None:
     )
     parts = [part for part in DOCUMENTS[document] if isinstance(part, str)]
     whole = "".join(parts) + "<|endoftext|>"
-    begins_with_text = isinstance(DOCUMENTS[document][0], str)
+    begins_with_text = isinstance(DOCUMENTS[document][0], str) and not made.run.family.opening
     lost = made.run.tokenizer.decode(ids[:1]) if begins_with_text else ""
     assert (lost + text).replace("\n", "") == whole.replace("\n", "")
     assert batch.num_target_tokens == int(targets.sum())
@@ -306,3 +315,26 @@ def test_media_that_a_family_does_not_take_are_dropped(made: Made, tmp_path: Pat
         (found,) = run.measure([SampleRef(0, 0, 0, 0, 0)])
         assert isinstance(found, Rejected) and found.outcome == "dropped", found
         assert f"model '{made.name}' takes no videos" in found.reason
+
+
+@pytest.mark.parametrize(
+    "made", [name for name, family in FAMILIES.items() if family.refused], indirect=True
+)
+def test_documents_that_a_family_refuses_are_dropped(made: Made, tmp_path: Path) -> None:
+    refused = FAMILIES[made.name].refused
+    urls = media.write(tmp_path, "docs", iter([sample_of(name) for name in refused]), 1)
+    run = open_run(config(made.name, made.folder, urls), SERIAL)
+    measured = run.measure([SampleRef(0, 0, at, 0, at) for at in range(len(refused))])
+    for found in measured:
+        assert isinstance(found, Rejected) and found.outcome == "dropped", found
+        assert f"model '{made.name}' takes" in found.reason
+
+
+@pytest.mark.parametrize("made", ["molmo2"], indirect=True)
+def test_a_template_may_write_the_opening_itself(made: Made, tmp_path: Path) -> None:
+    urls = media.write(tmp_path, "docs", iter([sample_of("text")]), 1)
+    template = made.run.family.opening + "{media}{text}<|endoftext|>"
+    run = open_run(config(made.name, made.folder, urls, template=template), SERIAL)
+    (found,) = run.measure([SampleRef(0, 0, 0, 0, 0)])
+    assert isinstance(found, MeasuredDocument)
+    assert found.tokens.tolist() == made.documents["text"].tokens.tolist()

@@ -197,8 +197,8 @@ class DataConfig:
     Args:
         sources: the sources of the mixture; ids must differ.
         model: the model family: ``qwen2_vl``, ``qwen2_5_vl``, ``qwen3_vl``, ``qwen3_5``,
-            ``llava_onevision``, ``internvl``, ``idefics3``, ``smolvlm``, ``gemma3``, ``gemma4``, or
-            ``text`` for any causal language model.
+            ``llava_onevision``, ``internvl``, ``idefics3``, ``smolvlm``, ``gemma3``, ``gemma4``,
+            ``molmo2``, or ``text`` for any causal language model.
         tokenizer: a Hugging Face folder or hub id.
         sequence_length: tokens a row; a number or a schedule ``((0, 4096), (1000, 8192))``.
         global_batch: rows a step over all ranks; a number or a schedule. Every value is a multiple

@@ -88,21 +88,23 @@ def resize_image(
     """uint8 [3, height, width] to ``size`` by ATen's antialiased filters in uint8.
 
     Bicubic gives the same bytes on every CPU; the others may differ between kinds of CPU.
+    ``plain_bilinear`` goes through float32 everywhere, as the processor that has it does.
     """
     if tuple(picture.shape[1:]) == tuple(size):
         return picture
     batch = picture.reshape(1, *picture.shape)
     if batch.is_contiguous(memory_format=torch.channels_last):  # the result is then laid out so too
         batch = batch.as_strided(batch.shape, (batch.numel(), *batch.stride()[1:]))
-    in_float = filter == "bilinear" and not _has_bilinear_uint8()
+    plain = filter == "plain_bilinear"
+    in_float = plain or (filter == "bilinear" and not _has_bilinear_uint8())
     resized = interpolate(
         batch.float() if in_float else batch,
         size=list(size),
-        mode=filter,
+        mode="bilinear" if plain else filter,
         align_corners=False,
-        antialias=True,
+        antialias=not plain,
     )[0]
-    return resized.round_().to(torch.uint8) if in_float else resized
+    return resized.round_().clamp_(0, 255).to(torch.uint8) if in_float else resized
 
 
 def _has_bilinear_uint8() -> bool:

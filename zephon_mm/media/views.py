@@ -6,7 +6,7 @@ document is laid out before its pictures are decoded. A picture is decoded once 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -41,8 +41,18 @@ def view_patches(
         MediaError: as `decode_image`.
     """
     picture = (decode or decode_image)(data, info, max_pixels=info.width * info.height)
-    made = [patches_of(apply(picture, view.steps), patch) for view in views]
+    made = [patches_of(shown, patch) for shown in rendered(picture, views)]
     return made[0] if len(made) == 1 else np.concatenate(made)
+
+
+def rendered(picture: torch.Tensor, views: Sequence[View]) -> Iterator[torch.Tensor]:
+    """Each view of a picture in turn; a first step that the one before had, too, is done once."""
+    done: tuple[Sequence[Step], torch.Tensor] = ((), picture)
+    for view in views:
+        first = view.steps[:1]
+        if first != done[0]:
+            done = first, apply(picture, first)
+        yield apply(done[1], view.steps[1:])
 
 
 def apply(picture: torch.Tensor, steps: Sequence[Step]) -> torch.Tensor:

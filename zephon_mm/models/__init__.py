@@ -12,6 +12,7 @@ from .gemma3 import Gemma3
 from .gemma4 import Gemma4
 from .internvl import InternVL
 from .llava_onevision import LlavaOnevision
+from .molmo2 import Molmo2
 from .qwen2_5_vl import Qwen2_5VL
 from .qwen2_vl import Qwen2VL
 from .qwen3_5 import Qwen3_5
@@ -53,6 +54,7 @@ FAMILIES: dict[str, FamilyClass] = {
     "smolvlm": SmolVLM,
     "gemma3": Gemma3,
     "gemma4": Gemma4,
+    "molmo2": Molmo2,
 }
 
 

@@ -52,6 +52,8 @@ class ModelFamily(Protocol):
         placeholders: by kind, what the family's chat templates write for a medium; a kind that is
             not there can't be shown to the model.
         control_tokens: control tokens that the tokeniser must have.
+        opening: a control token that every text begins with, written unless it is there already;
+            empty: none.
         image_mean, image_std, video_mean, video_std: of each channel, for values in [0, 1].
     """
 
@@ -66,6 +68,8 @@ class ModelFamily(Protocol):
     @property
     def control_tokens(self) -> Sequence[str]: ...
     @property
+    def opening(self) -> str: ...
+    @property
     def image_mean(self) -> Colour: ...
     @property
     def image_std(self) -> Colour: ...
@@ -76,6 +80,10 @@ class ModelFamily(Protocol):
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides layouts, as plain values, for the fingerprint."""
+        ...
+
+    def refusal(self, kinds: Sequence[Kind]) -> str | None:
+        """Why no document can have media of these kinds, one of each medium; None: it can."""
         ...
 
     def layout_image(self, height: int, width: int, *, alone: bool = True) -> MediaLayout:

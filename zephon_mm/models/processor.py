@@ -108,14 +108,16 @@ def read_folder(folder: Path) -> ModelFolder:
     )
 
 
-def read_named_tokens(folder: Path, *names: str) -> list[str]:
+def read_named_tokens(
+    folder: Path, *names: str, defaults: Mapping[str, str] | None = None
+) -> list[str]:
     """Control tokens as ``tokenizer_config.json`` names them. Raises ConfigError if one is missing.
 
     transformers writes the names of a model's own tokens, such as ``boi_token``, beside the others
     or under ``extra_special_tokens`` or ``model_specific_special_tokens``.
     """
     settings = _read(folder / "tokenizer_config.json")
-    known = dict(settings)
+    known = {**(defaults or {}), **settings}
     for part in ("extra_special_tokens", "model_specific_special_tokens"):
         if isinstance(settings.get(part), dict):
             known |= settings[part]

@@ -21,7 +21,7 @@ from ..config import DataConfig
 from ..errors import MediaError
 from ..patches import PatchLayout, Resize, View
 from ..sample import MeasuredDocument, MediaSpan
-from .base import Colour, MediaLayout
+from .base import Colour, Kind, MediaLayout
 from .inputs import image_rows, token_inputs, video_rows
 from .processor import ProcessorSettings, read_settings
 from .relay import relayout_document
@@ -56,6 +56,7 @@ class QwenFamily(ABC):
         "image": "<|vision_start|><|image_pad|><|vision_end|>",
         "video": "<|vision_start|><|video_pad|><|vision_end|>",
     }
+    opening: ClassVar[str] = ""
 
     tokenizer: Tokenizer
     processor: ProcessorSettings
@@ -95,6 +96,9 @@ class QwenFamily(ABC):
 
     def settings(self) -> dict[str, Any]:
         return {"family": self.name, **asdict(self.processor), "tokens": asdict(self.vision)}
+
+    def refusal(self, kinds: Sequence[Kind]) -> str | None:
+        return None
 
     def layout_image(self, height: int, width: int, *, alone: bool = True) -> MediaLayout:
         budget = self.processor.image

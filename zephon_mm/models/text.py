@@ -19,7 +19,7 @@ from ..config import DataConfig
 from ..errors import MediaError
 from ..patches import PatchLayout, View
 from ..sample import MeasuredDocument, MediaSpan
-from .base import Colour, MediaLayout
+from .base import Colour, Kind, MediaLayout
 from .inputs import token_inputs
 from .tokenizer import Tokenizer
 
@@ -35,6 +35,7 @@ class Text:
     position_axes: ClassVar[int] = 1
     control_tokens: ClassVar[tuple[str, ...]] = ()
     placeholders: ClassVar[Mapping[str, str]] = {}
+    opening: ClassVar[str] = ""
     patches: ClassVar[PatchLayout] = PatchLayout(1, 1, 1)
     image_mean: ClassVar[Colour] = (0.0, 0.0, 0.0)
     image_std: ClassVar[Colour] = (1.0, 1.0, 1.0)
@@ -48,6 +49,9 @@ class Text:
 
     def settings(self) -> dict[str, Any]:
         return {"family": self.name}
+
+    def refusal(self, kinds: Sequence[Kind]) -> str | None:
+        return None
 
     def layout_image(self, height: int, width: int, *, alone: bool = True) -> MediaLayout:
         _refuse()

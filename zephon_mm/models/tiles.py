@@ -20,7 +20,7 @@ from ..config import DataConfig
 from ..errors import ConfigError, MediaError
 from ..patches import PatchLayout, View
 from ..sample import MeasuredDocument, MediaSpan
-from .base import Colour, MediaLayout
+from .base import Colour, Kind, MediaLayout
 from .inputs import media_in_text_order, tiles, token_inputs
 from .processor import ModelFolder, colour
 from .relay import relayout_document
@@ -94,6 +94,7 @@ class TileFamily(ABC):
     position_axes: ClassVar[int] = 1
     control_tokens: ClassVar[tuple[str, ...]]
     placeholders: ClassVar[Mapping[str, str]]
+    opening: ClassVar[str] = ""
 
     tokenizer: Tokenizer
     tile: TileSettings
@@ -122,6 +123,9 @@ class TileFamily(ABC):
         fields = {name: value for name, value in vars(self).items() if name != "tokenizer"}
         tokens = {name: self.tokenizer.token_id(name) for name in self.control_tokens}
         return {"family": self.name, **fields, "tile": asdict(self.tile), "tokens": tokens}
+
+    def refusal(self, kinds: Sequence[Kind]) -> str | None:
+        return None
 
     @abstractmethod
     def layout_image(self, height: int, width: int, *, alone: bool = True) -> MediaLayout:

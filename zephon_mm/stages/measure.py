@@ -8,6 +8,7 @@ the exception itself, at its place, for the loader to raise there.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from ..formats.template import split_template
 from ..media.info import ImageInfo, VideoInfo, read_probe
 from ..media.sampling import sample_frames, sampled_fps
 from ..models import ModelFamily, measure_digest
+from ..models.base import Kind
 from ..models.tokenizer import Tokenizer
 from ..sample import (
     Document,
@@ -159,16 +161,29 @@ class Measurer:
             parts = tuple(
                 part
                 for turns in document.conversations
-                for part in self._template().render(turns, document.tools)
+                for part in self._opened(self._template().render(turns, document.tools))
             )
         elif any(isinstance(part, TextPart) and part.special for part in document.parts):
-            parts = document.parts  # it has template text of its own
+            parts = self._opened(document.parts)  # it has template text of its own
         else:
-            parts = options.surrounded(document.parts).parts
+            parts = self._opened(options.surrounded(document.parts).parts)
         for part in parts:
             if not isinstance(part, TextPart) and part.field not in sample.fields:
                 raise sample.missing(f"member {part.field!a}, which the format names")
         return parts
+
+    def _opened(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        """The parts, begun with the family's `ModelFamily.opening` where they aren't."""
+        opening = self._family.opening
+        if not opening:
+            return parts
+        start = "".join(
+            part.text
+            for part in itertools.takewhile(_is_special, parts)
+            if isinstance(part, TextPart)
+        )
+        written = start.startswith(opening)
+        return parts if written else (TextPart(opening, loss=False, special=True), *parts)
 
     def _filter(self, ref: SampleRef, sample: Sample, document: Document) -> None:
         """Raise SampleError (kind ``filtered``) if the source's filter leaves the sample out."""
@@ -182,9 +197,16 @@ class Measurer:
 
     def _check_kinds(self, document: Document) -> None:
         """Raise MediaError (kind ``dropped``) if the model can't be shown a medium of it."""
-        for part in document.all_parts:
-            kind = {ImagePart: "image", VideoPart: "video"}.get(type(part))
-            if kind is not None and kind not in self._family.placeholders:
+        kinds: list[Kind] = [
+            "image" if isinstance(part, ImagePart) else "video"
+            for part in document.all_parts
+            if not isinstance(part, TextPart)
+        ]
+        reason = self._family.refusal(kinds)
+        if reason is not None:
+            raise MediaError(reason, stage="layout", kind="dropped")
+        for kind in kinds:
+            if kind not in self._family.placeholders:
                 raise MediaError(
                     f"model {self._family.name!r} takes no {kind}s: choose another family, or a "
                     "format that leaves them out",
@@ -294,6 +316,10 @@ def read_sample(reader: ShardReader, source: int, shard: int, number: int) -> Sa
         return reader.member(source, shard, position).name
 
     return Sample(index.key(number), index.shard, index.members(number), read, name)
+
+
+def _is_special(part: Part) -> bool:
+    return isinstance(part, TextPart) and part.special
 
 
 def _call(function: Format, sample: Sample, options: FormatOptions) -> Document:
