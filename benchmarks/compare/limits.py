@@ -10,6 +10,7 @@ frames, their pixels and the tokenizer. Nothing is shuffled, packed or collated.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import platform
@@ -70,16 +71,16 @@ def bare_clips(job: Job) -> Made:
     from zephon_mm.media.probe import read_probe
     from zephon_mm.pipeline import open_run
 
-    run = open_run(data_config(job), ExecutionConfig(backend="serial"))
+    alone = dataclasses.replace(job, lanes=1, batch=1)
+    run = open_run(data_config(alone), ExecutionConfig(backend="serial"))
     decoder = load_decoder(REFERENCE)
+    captions = [sample["txt"].decode() for sample in members(job)]
     clips = []
-    documents = run.measure([run.plan.ref(0, 0, at) for at in range(len(members(job)))])
-    for document in documents:
+    for document in run.measure([run.plan.ref(0, 0, at) for at in range(len(captions))]):
         (span,), ref = document.media, document.ref
         probe = run.reader.member(ref.source, ref.shard, span.member).probe
         data = run.reader.read(ref.source, ref.shard, span.member)
         clips.append((data, read_probe(probe), span, len(document.tokens)))
-    captions = [sample["txt"].decode() for sample in members(job)]
     for (data, info, span, tokens), caption in itertools.cycle(zip(clips, captions, strict=True)):
         run.tokenizer.encode(caption, special=False)
         stream_patches(decoder, data, info, span.frames, span.size, run.family.patches)
