@@ -55,9 +55,9 @@ def plan_runs(info: VideoInfo, wanted: Sequence[int], back_off: int = 0) -> list
     ``back_off``: start so many keyframes earlier than is needed; beyond the first, at packet 0.
     """
     runs: list[_Run] = []
-    for frame in wanted:
-        packet = int(info.frame_packet[frame])
-        at = int(np.searchsorted(info.key_packet, packet, side="right")) - 1
+    packets = info.frame_packet[list(wanted)]
+    places = np.searchsorted(info.key_packet, packets, side="right") - 1
+    for frame, packet, at in zip(wanted, packets.tolist(), places.tolist(), strict=True):
         while at >= 0 and info.key_frame[at] > frame:
             at -= 1
         at -= back_off
@@ -126,8 +126,9 @@ def _attempt(
     """Yield wanted frames and take them out of ``left``. Raises _Failed."""
     runs = plan_runs(info, wanted, back_off)
     _limit(sum(run.last - run.first + 1 for run in runs), info.stored_width * info.stored_height)
-    frame_of = np.full(info.num_packets, -1, np.int64)  # by packet; -1: shows none
-    frame_of[info.frame_packet] = np.arange(info.num_frames)
+    frames = np.full(info.num_packets, -1, np.int64)  # by packet; -1: shows none
+    frames[info.frame_packet] = np.arange(info.num_frames)
+    frame_of = frames.data  # a memoryview, which gives plain ints
     try:
         container, stream = clip.open_clip(data)
     except MediaError as error:
@@ -138,23 +139,25 @@ def _attempt(
             raise _Failed(f"its time base is {base}, the index says {info.time_base}")
         context = stream.codec_context
         at = sent = largest = 0
+        all_kept = True
         try:
             for number, packet in enumerate(clip.packets(container, stream)):
                 run = runs[at]
                 if number < run.first:
                     continue
-                keep = back_off > 0 or int(frame_of[number]) in left
-                context.skip_frame = "DEFAULT" if keep else "NONREF"
+                keep = back_off > 0 or frame_of[number] in left
+                if keep != all_kept:
+                    context.skip_frame, all_kept = "DEFAULT" if keep else "NONREF", keep
                 last = number >= run.last
                 out = clip.decode(context, packet)
                 sent, largest = sent + 1, max(largest, context.width * context.height)
                 _limit(sent, largest)
                 if last:
-                    context.skip_frame = "DEFAULT"
+                    context.skip_frame, all_kept = "DEFAULT", True
                     out += clip.decode(context, None)
                 for frame in out:
                     source = clip.number_of(frame)
-                    index = -1 if source is None else int(frame_of[source])
+                    index = -1 if source is None else frame_of[source]
                     if index < run.shown_from:
                         continue
                     _check(frame, index, info)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, cast
 
 import av
@@ -25,6 +26,7 @@ from av.packet import Packet
 from av.stream import Discard, Disposition
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
+from av.video.plane import VideoPlane
 from av.video.stream import VideoStream
 
 from ..errors import MediaError
@@ -48,6 +50,7 @@ _SUBSAMPLING = {
 SUBSAMPLING_NAMES = {value: name for name, value in _SUBSAMPLING.items() if name is not None}
 _PACKED = {"rgb24": (3, 1, 2, 0), "bgr24": (3, 1, 0, 2), "rgba": (4, 1, 2, 0), "rgb0": (4, 1, 2, 0)}
 _PACKED |= {"bgra": (4, 1, 0, 2), "bgr0": (4, 1, 0, 2), "argb": (4, 2, 3, 1), "0rgb": (4, 2, 3, 1)}
+_BYTES, _WORDS = np.dtype(np.uint8), np.dtype("<u2")
 _MATRICES = {1: "709", 5: "601", 6: "601", 7: "240m", 9: "2020", 10: "2020"}
 
 
@@ -164,29 +167,29 @@ def frame_planes(frame: VideoFrame) -> tuple[Plane, ...]:
 
     Raises MediaError for a pixel format that no rule is written for.
     """
-    name = frame.format.name
+    name, width, planes = frame.format.name, frame.width, frame.planes
     if name in _PACKED:
         step, *order = _PACKED[name]
-        packed = _rows(frame, 0, np.uint8, frame.width * step)
+        packed = _rows(planes[0], _BYTES, width * step)
         return tuple(packed[:, c::step] for c in order)
     if name in ("nv12", "nv21"):
-        width = -(-frame.width // 2)
-        pairs = _rows(frame, 1, np.uint8, width * 2)
+        pairs = _rows(planes[1], _BYTES, -(-width // 2) * 2)
         u, v = pairs[:, 0::2], pairs[:, 1::2]
         chroma = (u, v) if name == "nv12" else (v, u)
-        return (_rows(frame, 0, np.uint8, frame.width), *chroma)
+        return (_rows(planes[0], _BYTES, width), *chroma)
     depth, (across, _), _ = describe(name)
-    dtype = np.dtype(np.uint8 if depth == 8 else "<u2")
+    dtype = _BYTES if depth == 8 else _WORDS
     if name.startswith("gray"):
-        return (_rows(frame, 0, dtype, frame.width),)
-    chroma_width = -(-frame.width // (1 << across))
+        return (_rows(planes[0], dtype, width),)
+    chroma_width = -(-width // (1 << across))
     return (
-        _rows(frame, 0, dtype, frame.width),
-        _rows(frame, 1, dtype, chroma_width),
-        _rows(frame, 2, dtype, chroma_width),
+        _rows(planes[0], dtype, width),
+        _rows(planes[1], dtype, chroma_width),
+        _rows(planes[2], dtype, chroma_width),
     )
 
 
+@lru_cache
 def describe(name: str) -> tuple[int, tuple[int, int], str]:
     """(depth, subsampling, ``yuv`` or ``rgb``) of a pixel format. Raises MediaError."""
     if name in _PACKED:
@@ -230,11 +233,10 @@ def orientation(frame: VideoFrame) -> Orientation:
     return Orientation(True, c < 0, b < 0)
 
 
-def _rows(frame: VideoFrame, plane: int, dtype: Any, width: int) -> Plane:
-    source = frame.planes[plane]
-    flat: Plane = np.frombuffer(cast(Any, source), dtype)
-    pitch = source.line_size // flat.itemsize
-    return flat.reshape(-1, pitch)[: source.height, :width]
+def _rows(plane: VideoPlane, dtype: np.dtype[Any], width: int) -> Plane:
+    """A view of a plane's rows, without what pads them."""
+    size, strides = (plane.height, width), (plane.line_size, dtype.itemsize)
+    return np.ndarray(size, dtype, cast(Any, plane), strides=strides)
 
 
 def why(error: BaseException) -> str:
