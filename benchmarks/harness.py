@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.compare.protocol import Job, memory
 from benchmarks.environments import CONTESTANTS, interpreter
-from benchmarks.statistics import paired_ratios, spread
+from benchmarks.spreads import paired_ratios, spread
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "compare.jsonl"

@@ -1,0 +1,56 @@
+"""Summaries as a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+Row = dict[str, Any]
+
+COLUMNS: tuple[tuple[str, str, float], ...] = (
+    ("samples_per_s", "samples/s", 1),
+    ("tokens_per_cpu_s", "tokens/CPU-s", 1),
+    ("first_batch_s", "first batch, s", 1),
+    ("peak_pss_bytes", "peak, MiB", 1 << 20),
+    ("fill", "fill, %", 0.01),
+)
+"""Figure, heading, and what it is divided by."""
+
+
+def table(rows: list[Row]) -> Table:
+    """A line a summary: median figures, and the paired ratios of CPU rates and first batches."""
+    made = Table()
+    heads = [head for _, head, _ in COLUMNS]
+    for head in ("contestant", "what", *heads, "÷ other: CPU rate", "first batch"):
+        made.add_column(head, overflow="fold")
+    for row in rows:
+        if reason := row.get("verdict") or row.get("skipped") or row.get("failed"):
+            made.add_row(row["contestant"], _what(row), reason)
+            continue
+        cells = [_figure(row["values"].get(name), unit) for name, _, unit in COLUMNS]
+        rate = row["ratios"].get("tokens_per_cpu_s") or row["ratios"].get("samples_per_cpu_s")
+        first = row["ratios"].get("first_batch_s")
+        made.add_row(row["contestant"], _what(row), *cells, _ratio(rate), _ratio(first))
+    return made
+
+
+def _what(row: Row) -> str:
+    for name, text in (
+        ("case", "{}"),
+        ("at_step", "restored at step {}"),
+        ("lanes", "lanes {}"),
+    ):
+        if name in row:
+            ranks = f" on {row['ranks']} ranks" if row.get("ranks", 1) > 1 else ""
+            size = f", state {row['state_bytes']} bytes" if "state_bytes" in row else ""
+            return text.format(row[name]) + ranks + size
+    return f"{row['mode']} {row['workers'] or ''}".strip()
+
+
+def _figure(spread: list[float] | None, unit: float) -> str:
+    return "" if spread is None else f"{spread[1] / unit:,.4g}"
+
+
+def _ratio(spread: list[float] | None) -> str:
+    return "" if spread is None else f"{spread[1]:.3f} ({spread[0]:.3f} … {spread[2]:.3f})"
