@@ -71,12 +71,20 @@ class Turn:
     Attributes:
         loss: whether it is trained on.
         opens: whether another conversation begins with it, in a document of several.
+        reasoning: what the assistant thought before it said this.
+        calls: a JSON list of the tools that the assistant calls, each
+            ``{"type": "function", "function": {"name", "arguments": {…}}}``, an ``id`` where known.
+        call_id, name: the call that a tool's turn answers, and the tool; empty: not said.
     """
 
     role: str
     parts: tuple[Part, ...]
     loss: bool
     opens: bool = False
+    reasoning: str = ""
+    calls: str = ""
+    call_id: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

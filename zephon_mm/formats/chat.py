@@ -10,6 +10,8 @@ One reader for the shapes in use, all in the ``json`` member (see docs/formats.m
   ``videos``;
 - LLaVA-OneVision-1.5: ``texts [{role, content}]``, ``media``, ``name``.
 
+Calls of tools are read in OpenAI's form and in ShareGPT's (see `tools`).
+
 Markers count in string contents only. Markers (and parts that name no file) take the files in
 order, and their number must equal the files': those the JSON lists, else the sample's own, numbers
 in names ordered as numbers.
@@ -17,9 +19,8 @@ in names ordered as numbers.
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..sample import Document, ImagePart, Part, TextPart, Turn, VideoPart
@@ -33,9 +34,9 @@ from .base import (
     kind_of,
     malformed,
     no_text,
-    parse_json,
     window,
 )
+from .tools import read_calls, read_function_call, read_reasoning, read_tools
 
 OPTIONS = frozenset({"json_field", "messages_key"})
 
@@ -47,7 +48,9 @@ _ROLES = {
     "assistant": "assistant",
     "model": "assistant",
     "system": "system",
+    "function_call": "assistant",
     "tool": "tool",
+    "function": "tool",
     "observation": "tool",
 }
 _MARKER = re.compile(r"(<image>|<video>)")
@@ -75,18 +78,19 @@ class _Medium:
 
 
 def chat(sample: Sample, options: FormatOptions) -> Document:
-    """A document of turns. No assistant turn with text: filtered."""
+    """A document of turns. No assistant turn with text or a call: filtered."""
     field = options.string("json_field") or "json"
     what = f"member {sample.member_name(field)!r}"
     data = sample.json(field)
     turns = read_turns(sample, data, what, options.string("messages_key"))
-    tools = _tools(data.get("tools"), f"{what}: 'tools'") if isinstance(data, dict) else ""
+    tools = read_tools(data.get("tools"), f"{what}: 'tools'") if isinstance(data, dict) else ""
     return with_targets(Document(turns=turns, tools=tools), what)
 
 
 def with_targets(document: Document, what: str) -> Document:
-    """The document, unless no assistant turn of it has text: then it is filtered."""
-    if not any(turn.loss and has_text(turn.parts) for turn in document.turns):
+    """The document, unless no assistant turn of it has text or a call: then it is filtered."""
+    learnt = [turn for turn in document.turns if turn.loss]
+    if not any(turn.calls or has_text(turn.parts) for turn in learnt):
         raise no_text(f"{what}: no assistant turn has text")
     return document
 
@@ -107,20 +111,16 @@ def read_turns(
     messages, what = _messages(data, what, key)
     turns = [_turn(message, f"{what}[{at}]") for at, message in enumerate(messages)]
     system = checked_text(head.get("system"), f"{what}: 'system'")
-    if system and not (turns and turns[0][0] == "system"):
-        turns.insert(0, ("system", [TextPart(system)]))
+    if system and not (turns and turns[0][0].role == "system"):
+        turns.insert(0, (Turn("system", (), loss=False), [TextPart(system)]))
     media = [item for _, items in turns for item in items if isinstance(item, _Medium)]
     for kind in _KINDS:
         places = [medium for medium in media if medium.kind == kind]
         listed = _listed(head, kind)
         _assign(sample, kind, places, listed if alone or listed is not None else [], what)
     return tuple(
-        Turn(
-            role=role,
-            parts=tuple(i.part() if isinstance(i, _Medium) else i for i in items),
-            loss=role == "assistant",
-        )
-        for role, items in turns
+        replace(turn, parts=tuple(i.part() if isinstance(i, _Medium) else i for i in items))
+        for turn, items in turns
     )
 
 
@@ -143,13 +143,6 @@ def exchange(
     return Turn("user", tuple(parts), False), Turn("assistant", (TextPart(answered),), True)
 
 
-def _tools(value: Any, what: str) -> str:
-    """A list of tools as JSON; it may be written as a string of JSON (LLaMA-Factory)."""
-    if isinstance(value, str):
-        value = parse_json(value, what) if value.strip() else None
-    return json.dumps(checked_list(value, what), ensure_ascii=False) if value else ""
-
-
 def _messages(data: Any, what: str, key: str | None) -> tuple[list[Any], str]:
     if key is None and isinstance(data, list):
         return data, what
@@ -161,20 +154,31 @@ def _messages(data: Any, what: str, key: str | None) -> tuple[list[Any], str]:
     raise malformed(f"{what}: no key {' or '.join(map(repr, wanted))} with the list of messages")
 
 
-def _turn(value: Any, what: str) -> tuple[str, list[TextPart | _Medium]]:
+def _turn(value: Any, what: str) -> tuple[Turn, list[TextPart | _Medium]]:
+    """A message as a turn, and its parts, whose media have no field yet."""
     message = checked_object(value, what)
     said = message["role"] if "role" in message else message.get("from")
     role = _ROLES.get(said) if isinstance(said, str) else None
     if role is None:
         shown = f"{said[:40]!a}" if isinstance(said, str) else kind_of(said)
         raise malformed(f"{what}: role {shown} is not one of {', '.join(_ROLES)}")
-    for name in ("tool_calls", "reasoning_content"):
-        if message.get(name):
-            raise malformed(f"{what}: {name!r} would be lost; write it into the content")
     content = message["content"] if "content" in message else message.get("value")
+    calls, reasoning = read_calls(message, what), read_reasoning(message, what)
+    if said == "function_call":
+        if calls:
+            raise malformed(f"{what}: a turn 'function_call' with calls beside its text")
+        thought, calls = read_function_call(checked_text(content, f"{what} content"), what)
+        reasoning, content = reasoning or thought, None
+    if role != "assistant" and (calls or reasoning):
+        extra = "calls" if calls else "reasoning"
+        raise malformed(f"{what}: {extra} in a turn of role {said!r}, expected the assistant's")
+    turn = Turn(role, (), role == "assistant", reasoning=reasoning, calls=calls)
+    if role == "tool":
+        identity = checked_text(message.get("tool_call_id"), f"{what} 'tool_call_id'")
+        turn = replace(turn, call_id=identity, name=checked_text(message.get("name"), what))
     if isinstance(content, list):
-        return role, [_content(item, f"{what} content[{at}]") for at, item in enumerate(content)]
-    return role, _marked(checked_text(content, f"{what} content"), what)
+        return turn, [_content(item, f"{what} content[{at}]") for at, item in enumerate(content)]
+    return turn, _marked(checked_text(content, f"{what} content"), what)
 
 
 def _marked(text: str, what: str) -> list[TextPart | _Medium]:

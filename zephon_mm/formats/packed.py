@@ -35,7 +35,7 @@ def packed(sample: Sample, options: FormatOptions) -> Document:
     data = sample.json(field)
     if isinstance(data, list):
         row = [
-            read_turns(sample, checked_object(item, what), f"{what}[{at}]", alone=False)
+            read_turns(sample, _conversation(item, f"{what}[{at}]"), f"{what}[{at}]", alone=False)
             for at, item in enumerate(data)
         ]
     else:
@@ -46,6 +46,12 @@ def packed(sample: Sample, options: FormatOptions) -> Document:
         for at, turn in enumerate(conversation)
     ]
     return with_targets(Document(turns=tuple(turns)), what)
+
+
+def _conversation(value: Any, what: str) -> dict[str, Any]:
+    if (found := checked_object(value, what)).get("tools"):
+        raise malformed(f"{what}: 'tools' would be lost in a packed row: write it as a sample")
+    return found
 
 
 def _captions(sample: Sample, data: dict[str, Any], what: str) -> list[tuple[Turn, ...]]:

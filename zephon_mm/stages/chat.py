@@ -1,13 +1,15 @@
 """Conversations as the tokenizer's own chat template writes them, or as ChatML without one.
 
-The text is the template's, character for character. To know which of it came from a message, the
-conversation is rendered a second time with marks (Unicode noncharacters that the conversation does
-not use) around every message text, and inside control tokens that a message spells, so that these
-stay text. Take the marks away and the two renderings must be equal; where a template trims or
-inspects a message the marks move inwards, and a conversation that the template rewrites is refused,
-unless the template says with ``{% generation %}`` what the assistant wrote.
+The text is the template's, character for character. To know which of it the assistant wrote, the
+conversation is rendered a second time with marks around its texts (see `messages`). Take the marks
+away and the two renderings must be equal, and the assistant's texts must all be there, in order;
+where a template trims or inspects a message the marks move inwards, and a conversation that the
+template rewrites is refused, unless the template says with ``{% generation %}`` what the assistant
+wrote.
 
-Loss is on the texts of turns to learn from and on the control token that ends the turn.
+Loss is on what the assistant writes from where the template's generation prompt asks for it up to
+the control token that ends its turn: thoughts, texts, calls of tools, and what the template writes
+around and between them. How the template asks and ends is learnt from small conversations, once.
 """
 
 from __future__ import annotations
@@ -15,26 +17,29 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..errors import ConfigError, SampleError
 from ..models.tokenizer import Tokenizer
-from ..sample import ImagePart, Part, TextPart, Turn
-
-CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
-    "{% if message.content is string %}{{ message.content }}"
-    "{% else %}{% for part in message.content %}"
-    "{% if part.type == 'text' %}{{ part.text }}{% else %}{{ placeholders[part.type] }}{% endif %}"
-    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+from ..sample import Part, TextPart, Turn
+from .jinja import CHATML, compile_template, has_generation
+from .messages import (
+    Form,
+    Marker,
+    Marks,
+    Span,
+    Style,
+    kind_of_medium,
+    marked_messages,
+    plain_messages,
 )
-"""What Qwen's own templates write, less their default system turn."""
+from .turns import Frame, learn_frame
 
-_GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
-_NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+_STYLES: tuple[Style, ...] = ("outside", "inside", "loss")
+_Interval = tuple[int, int]
 
 
 class ChatTemplate:
@@ -55,7 +60,8 @@ class ChatTemplate:
         self._placeholders = dict(placeholders)
         self._kinds = {text: kind for kind, text in placeholders.items()}
         texts = "|".join(map(re.escape, self._kinds)) or "(?!)"  # no kind: nothing matches
-        self._placeholder = re.compile(f"({texts})")
+        self._placeholder = f"({texts})"
+        self._names = tokenizer.special_names
         source = tokenizer.chat_template
         if source is None:
             lacking = [t for t in ("<|im_start|>", "<|im_end|>") if not tokenizer.has_token(t)]
@@ -65,10 +71,10 @@ class ChatTemplate:
                     "ChatML with: put chat_template.jinja beside it, or name an instruct model's"
                 )
             source = CHATML
-        self._marks_generation = _GENERATION.search(source) is not None
+        self._marks_generation = has_generation(source)
         try:
-            self._plain = _compile(_GENERATION.sub(_without_marks, source))
-            self._generation = _compile(_GENERATION.sub(_with_marks, source))
+            self._plain = compile_template(source)
+            self._generation = compile_template(source, marked=True)
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(
                 f"{self._where}: its chat template is not Jinja (line {error.lineno}: "
@@ -83,56 +89,64 @@ class ChatTemplate:
             tools: a JSON list of tools that it may call, or nothing.
 
         Raises:
-            SampleError: the template refuses the conversation, or rewrites its messages.
+            SampleError: the template refuses the conversation, or rewrites its messages, or leaves
+                out what it has no place for: tools, calls, a tool's answer, reasoning.
             ConfigError: the template has no place for media.
         """
-        marks = _Marks(turns, tools)
-        bare = [_message(turn, None) for turn in turns]
-        plain = self._run(self._plain, bare, marks, tools)
-        if tools and plain == self._run(self._plain, bare, marks):
-            raise SampleError(
-                "the chat template has no place for the conversation's tools, so they would be "
-                "lost: use the template of a model that calls tools",
-                stage="format",
-            )
-        tools = _Marker(marks, "cut", self._tokenizer)(tools, False)
-        for style in ("outside", "inside", "loss"):
-            messages = [_message(turn, _Marker(marks, style, self._tokenizer)) for turn in turns]
+        forms = [Form(), Form(lists=True)]
+        if any(turn.calls for turn in turns):
+            forms.insert(1, Form(json_arguments=True))
+        first: SampleError | None = None
+        for form in forms:
             try:
-                marked = self._run(self._plain, messages, marks, tools)
-            except SampleError:
-                continue
-            if marks.match(marked, plain):
-                return self._parts(marked, marks, turns, ends=True)
-        if self._marks_generation and all(t.loss == (t.role == "assistant") for t in turns):
-            marker = _Marker(marks, "cut", self._tokenizer)
-            messages = [_message(turn, marker) for turn in turns]
-            marked = self._run(self._generation, messages, marks, tools)
-            if marks.match(marked, plain):
-                return self._parts(marked, marks, turns, ends=False)
-        raise SampleError(
-            "the chat template rewrites messages of this conversation, so what the assistant said "
-            "can't be told from the rest",
-            stage="format",
-        )
+                return _Conversation(self, turns, tools, form).parts()
+            except SampleError as error:
+                first = first or error
+        assert first is not None
+        raise first
 
-    def _run(
-        self, template: Any, messages: list[dict[str, Any]], marks: _Marks, tools: str = ""
+    @cached_property
+    def frame(self) -> Frame:
+        """How the template asks for an assistant's turn, and how it ends one."""
+        return learn_frame(self.write, self._tokenizer)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    @property
+    def marks_generation(self) -> bool:
+        """Whether the template says itself what the assistant writes."""
+        return self._marks_generation
+
+    def write(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: str = "",
+        *,
+        marks: Marks | None = None,
+        ask: bool = False,
     ) -> str:
+        """What the template writes. Raises SampleError if it refuses.
+
+        Args:
+            messages: as `messages.plain_messages` makes them.
+            tools: a JSON list, or nothing.
+            marks: put around what is in ``{% generation %}``.
+            ask: for the assistant's next turn, too.
+        """
         try:
-            text: str = template.render(
+            text: str = (self._plain if marks is None else self._generation).render(
                 messages=messages,
                 tools=json.loads(tools) if tools else None,
                 documents=None,
-                add_generation_prompt=False,
+                add_generation_prompt=ask,
                 placeholders=self._placeholders,
-                mark_start=marks.start,
-                mark_end=marks.end,
-                **self._tokenizer.special_names,
+                mark_start=marks and marks.start,
+                mark_end=marks and marks.end,
+                **self._names,
             )
         except Exception as error:  # a template is a program: it may raise anything
-            if any(isinstance(m["content"], list) for m in messages):
-                self._check_media()
             reason = " ".join(str(error).split())[:200]
             raise SampleError(
                 f"the chat template refuses the conversation: {type(error).__name__}: {reason}",
@@ -140,160 +154,215 @@ class ChatTemplate:
             ) from error
         return text
 
-    def _check_media(self) -> None:
+    def check_media(self) -> None:
         """Raise ConfigError if the template can't write one picture and one clip in a user turn."""
         content = [{"type": kind} for kind in self._kinds.values()]
         content.append({"type": "text", "text": "?"})
         try:
-            text = self._plain.render(
-                messages=[{"role": "user", "content": content}],
-                tools=None,
-                documents=None,
-                add_generation_prompt=False,
-                placeholders=self._placeholders,
-                **self._tokenizer.special_names,
-            )
-        except Exception:
+            text = self.write([{"role": "user", "content": content}])
+        except SampleError:
             text = ""
-        if len(self._placeholder.findall(text)) != len(self._kinds):
+        if len(re.findall(self._placeholder, text)) != len(self._kinds):
             raise ConfigError(
                 f"{self._where}: its chat template has no place for pictures and clips (expected "
                 f"{' and '.join(self._kinds)}): use the template of a vision-language model"
             )
 
-    def _parts(
-        self, marked: str, marks: _Marks, turns: Sequence[Turn], *, ends: bool
+    def cut(
+        self, marked: str, targets: Sequence[_Interval], marks: Marks, turns: Sequence[Turn]
     ) -> tuple[Part, ...]:
-        """Cut the marked text at media and marks; with ``ends`` a turn's end token is a target."""
+        """Cut the marked text at media, marks and edges of targets; marks are left out."""
         media = [p for turn in turns for p in turn.parts if not isinstance(p, TextPart)]
-        kinds = [_kind(part) for part in media]
-        sections = self._placeholder.split(marked)
-        if [self._kinds[text] for text in sections[1::2]] != kinds:
-            self._check_media()
+        edges = [0, *(edge for interval in targets for edge in interval), len(marked)]
+        separator = re.compile(f"{self._placeholder}|{marks.any}")
+        parts: list[Part] = []
+        kinds: list[str] = []
+        for number, start in enumerate(edges[:-1]):
+            for at, piece in enumerate(separator.split(marked[start : edges[number + 1]])):
+                if at % 2 == 0 and piece:
+                    parts.append(TextPart(piece, loss=number % 2 == 1, special=True))
+                elif at % 2 and piece is not None:
+                    parts += media[len(kinds) : len(kinds) + 1]
+                    kinds.append(self._kinds[piece])
+        if kinds != [kind_of_medium(medium) for medium in media]:
+            self.check_media()
             raise SampleError(
-                f"the chat template wrote {len(sections) // 2} media of {len(media)}, or changed "
+                f"the chat template wrote {len(kinds)} media of {len(media)}, or changed "
                 "their order",
                 stage="format",
             )
-        parts: list[Part] = []
-        loss = False
-        for number, section in enumerate(sections):
-            if number % 2:
-                parts.append(media[number // 2])
+        return tuple(parts)
+
+
+class _Conversation:
+    """One conversation under a template, its messages in one form."""
+
+    def __init__(
+        self, template: ChatTemplate, turns: Sequence[Turn], tools: str, form: Form
+    ) -> None:
+        self._template = template
+        self._turns = turns
+        self._tools = tools
+        self._form = form
+        self._marks = Marks(turns, tools)
+
+    def parts(self) -> tuple[Part, ...]:
+        """See `ChatTemplate.render`."""
+        turns, marks, template = self._turns, self._marks, self._template
+        plain = self._plain()
+        self._check_others(plain)
+        marker = Marker(marks, None, template.tokenizer)
+        tools = marker.cut(self._tools)
+        why = ""
+        for style in _STYLES:
+            marker = Marker(marks, style, template.tokenizer)
+            messages = marked_messages(turns, self._form, marker)
+            try:
+                marked = template.write(messages, tools)
+            except SampleError:
                 continue
-            ended = False
-            for piece in marks.split(section):
-                if piece in (marks.start, marks.end):
-                    loss, ended = piece == marks.start, ends and piece == marks.end
-                elif piece and piece != marks.cut:
-                    at = self._end_token(piece) if ended else 0
-                    parts.append(TextPart(piece[:at], loss=True, special=True))
-                    parts.append(TextPart(piece[at:], loss=loss, special=True))
-                    ended = False
-        return tuple(p for p in parts if not isinstance(p, TextPart) or p.text)
-
-    def _end_token(self, text: str) -> int:
-        """Characters of the control token that ``text`` begins with, or 0."""
-        first, token = self._tokenizer.split_control(text)[0]
-        return 0 if token is None else len(first)
-
-
-class _Marks:
-    """Three characters that a conversation doesn't use: text start, text end, and a cut."""
-
-    def __init__(self, turns: Sequence[Turn], tools: str = "") -> None:
-        used = tools + "".join(p.text for t in turns for p in t.parts if isinstance(p, TextPart))
-        free = [mark for mark in _NONCHARACTERS if mark not in used]
-        if len(free) < 3:
-            raise SampleError("the text uses nearly every Unicode noncharacter", stage="format")
-        self.start, self.end, self.cut = free[:3]
-        self._any = re.compile(f"([{self.start}{self.end}{self.cut}])")
-
-    def match(self, marked: str, plain: str) -> bool:
-        """Whether the marked text is the plain one, and each start in it has its end."""
-        pairs = "".join(c for c in marked if c == self.start or c == self.end)
-        whole = pairs == (self.start + self.end) * (len(pairs) // 2)
-        return whole and self._any.sub("", marked) == plain
-
-    def split(self, text: str) -> list[str]:
-        return self._any.split(text)
-
-
-class _Marker:
-    """Puts marks into a message's texts.
-
-    ``outside``: around every text; ``inside``: within its outer white space; ``loss``: the same,
-    for turns to learn from only; ``cut``: none but those that cut control tokens apart.
-    """
-
-    def __init__(self, marks: _Marks, style: str, tokenizer: Tokenizer) -> None:
-        self._marks = marks
-        self._style = style
-        self._tokenizer = tokenizer
-
-    def __call__(self, text: str, loss: bool) -> str:
-        marks = self._marks
-        cut = "".join(
-            piece if token is None else piece[0] + marks.cut + piece[1:]
-            for piece, token in self._tokenizer.split_control(text)
+            if marks.without(marked) != plain:
+                continue
+            found = _between(marked, marks)
+            if found is None:
+                continue
+            lost = _lost(marked, found, marker.spans, marks)
+            if lost is None:
+                targets = self._targets(marked, plain, found, marker.spans)
+                return template.cut(marked, targets, marks, turns)
+            why = why or f" (it leaves out the {lost.kind} of message {lost.turn + 1})"
+        if template.marks_generation and all(t.loss == (t.role == "assistant") for t in turns):
+            marker = Marker(marks, None, template.tokenizer)
+            messages = marked_messages(turns, self._form, marker)
+            marked = template.write(messages, tools, marks=marks)
+            generated = _between(marked, marks)
+            if marks.without(marked) == plain and self._whole(marked, generated):
+                return template.cut(marked, generated or [], marks, turns)
+        raise SampleError(
+            f"the chat template rewrites messages of this conversation{why}, so what the assistant "
+            "said can't be told from the rest",
+            stage="format",
         )
-        if self._style == "cut" or (self._style == "loss" and not loss):
-            return cut
-        first, last = (marks.start, marks.end) if loss else (marks.cut, marks.cut)
-        if self._style == "outside":
-            return first + cut + last
-        core = cut.strip()
-        lead = cut[: len(cut) - len(cut.lstrip())]
-        return lead + first + core + last + cut[len(lead) + len(core) :]
+
+    def _plain(self) -> str:
+        template = self._template
+        messages = plain_messages(self._turns, self._form)
+        try:
+            plain = template.write(messages, self._tools)
+        except SampleError:
+            if not all(isinstance(part, TextPart) for turn in self._turns for part in turn.parts):
+                template.check_media()
+            raise
+        if self._tools and plain == template.write(messages):
+            raise SampleError(
+                "the chat template has no place for the conversation's tools, so they would be "
+                "lost: use the template of a model that calls tools",
+                stage="format",
+            )
+        return plain
+
+    def _check_others(self, plain: str) -> None:
+        """Raise SampleError for a tool's answer that the template doesn't write."""
+        for number, turn in enumerate(self._turns):
+            for part in turn.parts if turn.role == "tool" else ():
+                text = part.text.strip() if isinstance(part, TextPart) else ""
+                if text not in plain and json.dumps(text, ensure_ascii=False)[1:-1] not in plain:
+                    raise SampleError(
+                        "the chat template has no place for what a tool answers (message "
+                        f"{number + 1}): use the template of a model that calls tools",
+                        stage="format",
+                    )
+
+    def _targets(
+        self, marked: str, plain: str, found: Sequence[_Interval], spans: Sequence[Span]
+    ) -> list[_Interval]:
+        """Where the assistant's turns are in the marked text, from the texts found in it."""
+        frame = self._template.frame
+        cut = self._marks.cut
+        targets: list[_Interval] = []
+        for at, (span, (start, stop)) in enumerate(zip(spans, found, strict=True)):
+            free = targets[-1][1] if targets else 0
+            if at and spans[at - 1].turn == span.turn:
+                if spans[at - 1].kind == "tool call" or cut not in marked[free:start]:
+                    start = free
+            else:
+                begun = frame.begins(marked, free, start, cut)
+                if begun is None and not span.first:
+                    if not frame.from_prefix:
+                        raise self._unclear(span)
+                    begun = self._prefix(marked, plain, span.turn, ask=True)
+                    if not free <= begun <= start:
+                        raise self._unclear(span)
+                start = start if begun is None else begun
+            if at + 1 == len(spans) or spans[at + 1].turn != span.turn:
+                limit = found[at + 1][0] if at + 1 < len(found) else len(marked)
+                ended = frame.ends(marked, stop + 1, limit, cut, text=span.kind == "text")
+                if ended is None:
+                    ended = self._prefix(marked, plain, span.turn + 1, ask=False)
+                    if not stop < ended <= limit:
+                        raise self._unclear(span)
+                    ended = stop + 1 + frame.trimmed(marked[stop + 1 : ended])
+                stop = ended
+            targets.append((start, stop))
+        return targets
+
+    def _prefix(self, marked: str, plain: str, turns: int, *, ask: bool) -> int:
+        """Where in the marked text the first turns end, rendered alone; -1 if it isn't so."""
+        messages = plain_messages(self._turns[:turns], self._form)
+        try:
+            prefix = self._template.write(messages, self._tools, ask=ask)
+        except SampleError:
+            return -1
+        if not plain.startswith(prefix):
+            return -1
+        at = 0
+        for count, character in enumerate(marked):
+            if at == len(prefix):
+                return count
+            at += character not in self._marks.any[1:-1]
+        return len(marked)
+
+    def _unclear(self, span: Span) -> SampleError:
+        return SampleError(
+            f"where the {span.kind} of message {span.turn + 1} begins and ends can't be told, "
+            "since the chat template writes that message in another way where it is the last: mark "
+            "the assistant's part with {% generation %} in the template",
+            stage="format",
+        )
+
+    def _whole(self, marked: str, generated: Sequence[_Interval] | None) -> bool:
+        """Whether ``{% generation %}`` holds every turn to learn from, with thoughts and calls."""
+        if generated is None:
+            return False
+        texts = "\0".join(self._marks.without(marked[a:b]) for a, b in generated)
+        learnt = [turn for turn in self._turns if turn.loss]
+        names = [c["function"]["name"] for t in learnt if t.calls for c in json.loads(t.calls)]
+        wanted = [*names, *(turn.reasoning.strip() for turn in learnt)]
+        return len(generated) >= len(learnt) and all(text in texts for text in wanted)
 
 
-def _message(turn: Turn, marker: _Marker | None) -> dict[str, Any]:
-    """A turn as templates take it: a string where it is text alone, else content parts."""
-
-    def text(part: TextPart) -> str:
-        return part.text if marker is None else marker(part.text, turn.loss and part.loss)
-
-    if all(isinstance(part, TextPart) for part in turn.parts):
-        texts = [p for p in turn.parts if isinstance(p, TextPart)] or [TextPart("")]
-        return {"role": turn.role, "content": "".join(map(text, texts))}
-    content: list[dict[str, str]] = []
-    for part in turn.parts:
-        if isinstance(part, TextPart):
-            content.append({"type": "text", "text": text(part)})
-        else:
-            content.append({"type": _kind(part)})
-    if turn.loss and not isinstance(turn.parts[-1], TextPart):
-        content.append({"type": "text", "text": text(TextPart(""))})
-    return {"role": turn.role, "content": content}
+def _between(marked: str, marks: Marks) -> list[_Interval] | None:
+    """What stands between start and end marks; None unless they come in turns."""
+    found: list[_Interval] = []
+    stop = -1
+    for _ in range(marked.count(marks.start)):
+        start = marked.find(marks.start, stop + 1)
+        other, stop = marked.find(marks.end, stop + 1), marked.find(marks.end, start)
+        if stop < 0 or other != stop or marked.find(marks.start, start + 1, stop) >= 0:
+            return None
+        found.append((start, stop))
+    return found if marked.find(marks.end, stop + 1) < 0 else None
 
 
-def _kind(part: Part) -> str:
-    return "image" if isinstance(part, ImagePart) else "video"
+def _lost(
+    marked: str, found: Sequence[_Interval], spans: Sequence[Span], marks: Marks
+) -> Span | None:
+    """The first of the assistant's texts that isn't found, each once and in order; None: all are.
 
-
-def _without_marks(match: re.Match[str]) -> str:
-    before, end, after = match.groups()
-    return f"{{%{before} {'endif' if end else 'if true'} {after}%}}"
-
-
-def _with_marks(match: re.Match[str]) -> str:
-    before, end, after = match.groups()
-    first, mark = ("endif", "mark_end") if end else ("if true", "mark_start")
-    return f"{{%{before} {first} %}}{{{{ {mark} }}}}{{% if true %}}{{% endif {after}%}}"
-
-
-def _compile(source: str) -> Any:
-    """The template as transformers compiles it: sandboxed, blocks trimmed; but without a clock."""
-
-    def refuse(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    def to_json(value: Any, indent: int | None = None, **options: Any) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent, **options)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = refuse
-    return environment.from_string(source)
+    Where only more are found than were marked, the last.
+    """
+    texts = [marks.without(marked[a:b]) for a, b in found]
+    for span, text in zip(spans, [*texts, *([None] * len(spans))], strict=False):
+        if span.text != text:
+            return span
+    return spans[-1] if len(texts) != len(spans) and spans else None

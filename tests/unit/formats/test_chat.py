@@ -237,8 +237,6 @@ def test_nothing_to_learn_is_filtered(messages: list[Any]) -> None:
         [{"role": 5, "content": "hi"}],
         [{"content": "hi"}],
         [{"role": "assistant", "content": 5}],
-        [{"role": "assistant", "content": "hi", "tool_calls": [{"function": {}}]}],
-        [{"role": "assistant", "content": "hi", "reasoning_content": "so"}],
         [{"role": "assistant", "content": {"text": "hi"}}],
         [{"role": "assistant", "content": [5]}],
         [{"role": "assistant", "content": [{"type": "audio"}]}],
