@@ -39,6 +39,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "limits": Contestant(),
     "limits:tar": Contestant(),
     "limits:ffmpeg": Contestant(),
+    "zephon": Contestant(("zephon[parquet]==0.2.0",), prepare=True),
 }
 """By the name of their script in ``compare/``."""
 

@@ -1,0 +1,79 @@
+"""Reading shards for those that have no reader of WebDataset's, and turning them into others.
+
+A contestant whose peer wants a format of its own is run once as ``… --prepare FOLDER``, outside all
+measured times; how long that took is a field of each of its replies.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.compare.protocol import Job
+
+WORKS = ("text", "image_text", "video_360p", "video_720p", "interleaved")
+
+
+def shards_of(folder: str | Path, work: str) -> list[str]:
+    """Paths of a work's shards, in order."""
+    return sorted(map(str, Path(folder).glob(f"{work}-*.tar")))
+
+
+def samples(shard: str) -> Iterator[dict[str, bytes]]:
+    """The samples of a shard: neighbouring members of one name, up to its first dot."""
+    key, sample = None, {}
+    with tarfile.open(shard, "r:") as tar:
+        for member in tar:
+            name, _, field = member.name.rpartition("/")[2].partition(".")
+            if name != key and sample:
+                yield sample
+                sample = {}
+            key = name
+            file = tar.extractfile(member)
+            if file is not None:
+                sample[field] = file.read()
+    if sample:
+        yield sample
+
+
+def prepared(folder: str | Path, name: str) -> Path:
+    """Where the data of contestant ``name`` lie: a folder a work."""
+    return Path(folder) / name
+
+
+def seconds(job: Job, name: str) -> float:
+    """How long the conversion of the job's work took."""
+    report = prepared(job.data, name) / "seconds.json"
+    taken: dict[str, float] = json.loads(report.read_text(encoding="utf-8"))
+    return taken[job.work]
+
+
+def prepare(name: str, write: Callable[[list[str], str], None]) -> bool:
+    """True if the command line asked for the conversion, which is then done.
+
+    Args:
+        name: Of the contestant.
+        write: Makes of shards a folder in the peer's format, which isn't there yet.
+    """
+    if sys.argv[1:2] != ["--prepare"]:
+        return False
+    target = prepared(sys.argv[2], name)
+    if target.is_dir():
+        return True
+    part = target.with_name(f"{name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    taken = {}
+    for work in WORKS:
+        if shards := shards_of(sys.argv[2], work):
+            begin = time.monotonic()
+            write(shards, str(part / work))
+            taken[work] = round(time.monotonic() - begin, 3)
+    (part / "seconds.json").write_text(json.dumps(taken), encoding="utf-8")
+    part.rename(target)
+    return True

@@ -1,0 +1,175 @@
+"""Zephon 0.2: of Parquet, as it reads no tar; packed by its own operators, as its guide advises.
+
+Texts are wrapped (``pack_flat``), others packed whole (``pack_sequences``). Pictures and clips are
+decoded after packing, so that resuming repeats no decoding: batches of threads do it after
+``batch``, processes before it, since Zephon runs what follows ``batch`` in threads only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.compare import shards
+from benchmarks.compare.protocol import Job, begin
+from benchmarks.compare.work import Document, Making, Row, pixels
+
+NAME = "zephon"
+ROW_GROUP = 64
+CHUNK = 256
+"""Samples a chunk of work, of which a lane takes one after another; Zephon's default, 16,384, is
+more than there are in the data sets of this bench, and a resumed run repeats up to eight of them."""
+BINS = 4
+
+
+def write(tars: list[str], target: str) -> None:
+    """A Parquet file a shard, a column a member, and Zephon's index."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from zephon.build_index import build_index
+
+    Path(target).mkdir()
+    for number, tar in enumerate(tars):
+        rows = list(shards.samples(tar))
+        columns = sorted({field for row in rows for field in row})
+        table = pa.table({c: pa.array([row.get(c) for row in rows], pa.binary()) for c in columns})
+        file = f"{target}/{number:05d}.parquet"
+        pq.write_table(table, file, row_group_size=ROW_GROUP, compression="none")
+    build_index("parquet", target, progress=False)
+
+
+class Measure:
+    """Token ids of a sample, its media still in their bytes."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._making: Making | None = None
+
+    def __call__(self, payload: dict[str, Any]) -> dict[str, Any]:
+        if self._making is None:  # once a process
+            self._making = Making(self._job.tokenizer, decode=False)
+        members = {field: data for field, data in payload.items() if data is not None}
+        document = self._making.document(self._job.work, members)
+        if self._job.work != "text":
+            return {"input_ids": document.tokens, "media": document.media}
+        ends = np.zeros(len(document.tokens), np.uint8)
+        ends[-1] = 1
+        return {"input_ids": document.tokens, "ends": ends}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_job": self._job, "_making": None}
+
+
+def decode(payload: dict[str, Any]) -> dict[str, Any]:
+    """A packed row with its pixels."""
+    documents = [
+        Document(part["input_ids"], tuple(pixels(data.tobytes()) for data in part["media"]))
+        for part in payload["packed_samples"]
+    ]
+    tokens = np.concatenate([document.tokens for document in documents])
+    return {"row": Row(tokens, documents)}
+
+
+def decode_rows(records: list[Any]) -> list[Any]:
+    """Before ``batch``: of records, of which some only say that a chunk is done."""
+    for record in records:
+        if not record.meta.tombstone:
+            record.payload = decode(record.payload)
+    return records
+
+
+def decode_batches(batches: list[Any]) -> list[Any]:
+    """After ``batch``."""
+    for batch in batches:
+        decode_rows(batch.records)
+    return batches
+
+
+def pipeline(job: Job) -> Any:
+    """The pipeline of the job's rank: a lane's share of a step a batch."""
+    from zephon import Dataset, MixtureSpec, Pipeline, StaticMixtureWorkSource
+
+    dataset = Dataset.from_path(job.work, str(shards.prepared(job.data, NAME) / job.work))
+    source = StaticMixtureWorkSource(
+        datasets=[dataset],
+        mixture=MixtureSpec({job.work: 1.0}),
+        seed=job.seed,
+        chunk_size=min(CHUNK, dataset.total()),
+        exhausted_policy="repeat",
+    )
+    workers = max(1, job.workers)
+    # map_batch() would wait for 64 batches before it makes the first one.
+    traits: dict[str, Any] = {"parallelism": workers, "preserves_cursor_order": True}
+    made = Pipeline(source).fetch(parallelism=1)
+    made = made.map_transform(Measure(job), parallelism=workers)
+    if job.work == "text":
+        made = made.pack_flat(job.sequence_length, algorithm="wrap", tokens_field="input_ids")
+    else:
+        made = made.pack_sequences(
+            job.sequence_length, num_bins=BINS, algorithm="first_fit", tokens_field="input_ids"
+        )
+    if job.work != "text" and job.mode == "processes":
+        made = made.add_op("decode", process_many=decode_rows, **traits)
+    made = made.batch(job.batch // job.lanes)
+    if job.work != "text" and job.mode != "processes":
+        made = made.add_op("decode", process_many=decode_batches, **traits)
+    runner = {"serial": "inline", "threads": "threads", "processes": "process"}[job.mode]
+    return made.options(
+        runner=runner,
+        canonical_replicas=job.lanes,
+        dp_degree=job.dp_size,
+        dp_group_id=job.dp_rank,
+        **({"prefetch_batches": 0} if job.workers == 0 else {}),
+    )
+
+
+def rows_of(batches: list[Any]) -> Iterator[tuple[Row, int]]:
+    """The rows of a step, and how many documents end in each."""
+    for payload in (record.payload for batch in batches for record in batch.records):
+        if "row" in payload:
+            yield payload["row"], len(payload["row"].documents)
+        else:
+            yield Row(payload["input_ids"], ()), int(payload["ends"].sum())
+
+
+def main() -> None:
+    """Do the job of the command line."""
+    if shards.prepare(NAME, write):
+        return
+    job, meter = begin()
+    import zephon
+
+    if job.batch % job.lanes or job.lanes % job.dp_size:
+        meter.skip("a step must take as much of each lane, a rank as many lanes", version="0.2.0")
+    if job.dp_size > 1 and job.kind == "save":
+        meter.skip("a checkpoint of several ranks needs them all at once", version="0.2.0")
+    meter.imported()
+    made = pipeline(job)
+    if job.state and job.kind != "save":
+        made.restore(json.loads(Path(job.state).read_text(encoding="utf-8")))
+    turns = job.lanes // job.dp_size
+    stream = iter(made)
+    while batches := [next(stream) for _ in range(turns)]:
+        made_rows = list(rows_of(batches))
+        rows = [row for row, _ in made_rows]
+        tokens = sum(len(row.tokens) for row in rows)
+        if meter.batch(
+            samples=sum(ends for _, ends in made_rows),
+            tokens=tokens,
+            room=len(rows) * job.sequence_length,
+            rows=(row.row for row in rows),
+            documents=(document.row for row in rows for document in row.documents),
+        ):
+            break
+    if job.state and job.kind == "save":
+        Path(job.state).write_text(json.dumps(made.checkpoint()), encoding="utf-8")
+    stream.close()
+    meter.finish(version=zephon.__version__, prepared_s=shards.seconds(job, NAME))
+
+
+if __name__ == "__main__":
+    main()
