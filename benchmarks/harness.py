@@ -139,13 +139,14 @@ def _end_session(leader: int) -> None:
         return
 
 
-def values(reply: Row) -> dict[str, float]:
-    """The figures of a run that are compared."""
+def values(name: str, reply: Row) -> dict[str, float]:
+    """The figures of a run that are compared; of a limit, which has no start, only its rates."""
+    starts = not name.startswith("limits")
     found = {
         name: float(reply[name])
         for name in ("first_batch_s", "first_batch_cpu_s", "import_s", "state_bytes",
                      "peak_rss_bytes", "peak_pss_bytes")
-        if isinstance(reply.get(name), int | float)
+        if starts and isinstance(reply.get(name), int | float)
     }  # fmt: skip
     steady = reply.get("steady")
     if isinstance(steady, dict):
@@ -191,7 +192,7 @@ class Bench:
             if field.name not in ("reply", "data", "state", "variant")
         }
         row = {"bench": "compare", "row": "run", "contestant": entry.name, "job": job, **more}
-        return self.keep(row | {"values": values(reply)} | reply)
+        return self.keep(row | {"values": values(entry.name, reply)} | reply)
 
     def rounds(self, entries: Sequence[Entry], rounds: int, against: str, **more: Any) -> list[Row]:
         """Every entry in every round, in turns; the summaries.

@@ -142,6 +142,7 @@ def make(
     seed: int = 0,
     vocabulary: str = "trained",
     done: Callable[[str], None] = lambda work: None,
+    corpus: str | None = None,
 ) -> None:
     """Write what isn't there.
 
@@ -153,9 +154,10 @@ def make(
         vocabulary: ``trained`` (a BPE of 4,096 tokens trained on the texts) or ``qwen`` (Qwen's
             151,643, where the package dashscope is installed).
         done: called with the work after each sample.
+        corpus: what texts and captions are cut from; None: `library_sources`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    corpus = library_sources()
+    corpus = library_sources() if corpus is None else corpus
     if not (folder / "tokenizer" / "tokenizer_config.json").is_file():
         _tokenizer(folder / "tokenizer", corpus, vocabulary)
     for work in works:

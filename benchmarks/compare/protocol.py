@@ -192,8 +192,6 @@ class Meter:
         self._reply["steady"] = {
             "samples": self._samples,
             "tokens": self._tokens,
-            "begin": begin,
-            "end": now,
             "wall_s": now - begin,
             "cpu_s": cpu_seconds(os.getpid()) - cpu,
             "fill": self._tokens / self._room if self._room else None,
