@@ -35,11 +35,17 @@ class Contestant:
 
 
 CONTESTANTS: dict[str, Contestant] = {
-    "ours": Contestant(),
-    "limits": Contestant(),
+    "ours": Contestant(prepare=True),
+    "limits": Contestant(prepare=True),
     "limits:tar": Contestant(),
     "limits:ffmpeg": Contestant(),
     "zephon": Contestant(("zephon[parquet]==0.2.0",), prepare=True),
+    "torchdata_stateful": Contestant(("torchdata==0.11.0", "torch==2.14.1")),
+    "torchdata_nodes": Contestant(("torchdata==0.11.0", "torch==2.14.1")),
+    "webdataset": Contestant(("webdataset==1.0.2", "torch==2.14.1")),
+    "grain": Contestant(("grain==0.2.18", "array-record==0.8.6"), prepare=True),
+    "datasets": Contestant(("datasets==5.2.0", "torchdata==0.11.0", "torch==2.14.1"), prepare=True),
+    "spdl": Contestant(("spdl==0.8.0",)),
 }
 """By the name of their script in ``compare/``."""
 

@@ -24,17 +24,23 @@ def shards_of(folder: str | Path, work: str) -> list[str]:
     return sorted(map(str, Path(folder).glob(f"{work}-*.tar")))
 
 
-def samples(shard: str) -> Iterator[dict[str, bytes]]:
-    """The samples of a shard: neighbouring members of one name, up to its first dot."""
-    key, sample = None, {}
+def samples(shard: str, skip: int = 0) -> Iterator[dict[str, bytes]]:
+    """The samples of a shard: neighbouring members of one name, up to its first dot.
+
+    Args:
+        shard: Path of the tar file.
+        skip: So many are passed over unread.
+    """
+    sample: dict[str, bytes] = {}
+    key, number = None, -1
     with tarfile.open(shard, "r:") as tar:
         for member in tar:
             name, _, field = member.name.rpartition("/")[2].partition(".")
-            if name != key and sample:
-                yield sample
-                sample = {}
-            key = name
-            file = tar.extractfile(member)
+            if name != key:
+                if sample:
+                    yield sample
+                key, number, sample = name, number + 1, {}
+            file = tar.extractfile(member) if number >= skip else None
             if file is not None:
                 sample[field] = file.read()
     if sample:
@@ -77,3 +83,23 @@ def prepare(name: str, write: Callable[[list[str], str], None]) -> bool:
     (part / "seconds.json").write_text(json.dumps(taken), encoding="utf-8")
     part.rename(target)
     return True
+
+
+def same_fields(tar: str) -> list[str] | None:
+    """The fields of each sample of a shard, None if they differ from sample to sample."""
+    first, *others = samples(tar)
+    return list(first) if all(other.keys() == first.keys() for other in others) else None
+
+
+def write_parquet(tars: list[str], target: str, row_group: int = 64) -> None:
+    """A Parquet file a shard, a column of bytes a field; not compressed, as media are already."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [list(samples(tar)) for tar in tars]
+    columns = sorted({field for shard in rows for row in shard for field in row})
+    Path(target).mkdir()
+    for number, shard in enumerate(rows):
+        table = pa.table({c: pa.array([r.get(c) for r in shard], pa.binary()) for c in columns})
+        file = f"{target}/{number:05d}.parquet"
+        pq.write_table(table, file, row_group_size=row_group, compression="none")

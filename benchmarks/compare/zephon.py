@@ -19,26 +19,17 @@ from benchmarks.compare.protocol import Job, begin
 from benchmarks.compare.work import Document, Making, Row, pixels
 
 NAME = "zephon"
-ROW_GROUP = 64
 CHUNK = 256
-"""Samples a chunk of work, of which a lane takes one after another; Zephon's default, 16,384, is
-more than there are in the data sets of this bench, and a resumed run repeats up to eight of them."""
+"""Samples a chunk of work, of which a lane takes one after another. Zephon's default of 16,384 is
+more than a data set of this bench has; a resumed run repeats up to eight of them a lane."""
 BINS = 4
 
 
 def write(tars: list[str], target: str) -> None:
-    """A Parquet file a shard, a column a member, and Zephon's index."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    """Parquet files and Zephon's index of them."""
     from zephon.build_index import build_index
 
-    Path(target).mkdir()
-    for number, tar in enumerate(tars):
-        rows = list(shards.samples(tar))
-        columns = sorted({field for row in rows for field in row})
-        table = pa.table({c: pa.array([row.get(c) for row in rows], pa.binary()) for c in columns})
-        file = f"{target}/{number:05d}.parquet"
-        pq.write_table(table, file, row_group_size=ROW_GROUP, compression="none")
+    shards.write_parquet(tars, target)
     build_index("parquet", target, progress=False)
 
 
@@ -121,8 +112,9 @@ def pipeline(job: Job) -> Any:
     return made.options(
         runner=runner,
         canonical_replicas=job.lanes,
-        dp_degree=job.dp_size,
-        dp_group_id=job.dp_rank,
+        world_size=job.dp_size,
+        global_rank=job.dp_rank,
+        aggregate_dir=f"{job.reply}.aggregate" if job.dp_size > 1 else None,
         **({"prefetch_batches": 0} if job.workers == 0 else {}),
     )
 

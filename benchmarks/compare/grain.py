@@ -1,0 +1,107 @@
+"""Grain 0.2: ArrayRecord files, shuffled globally, packed by its own operators.
+
+Texts are joined and cut (``ConcatThenSplit``), others packed whole (``FirstFitPack``, eight rows at
+a time). Threads are those of ``ReadOptions``, processes those of ``mp_prefetch``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.compare import shards
+from benchmarks.compare.feeding import Flat, Maker, deliver
+from benchmarks.compare.protocol import Job, begin
+
+NAME = "grain"
+BINS = 8
+
+
+def write(tars: list[str], target: str) -> None:
+    """An ArrayRecord file a shard; a record is a pickled sample."""
+    import pickle
+
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    Path(target).mkdir()
+    for number, tar in enumerate(tars):
+        writer = ArrayRecordWriter(
+            f"{target}/{number:05d}.array_record", "group_size:1,uncompressed"
+        )
+        for sample in shards.samples(tar):
+            writer.write(pickle.dumps(sample))
+        writer.close()
+
+
+class Make:
+    """Of a record the features that Grain packs; pixels are a feature beside the tokens."""
+
+    def __init__(self, job: Job) -> None:
+        self._maker = Maker(job)
+        self._text = job.work == "text"
+
+    def __call__(self, record: bytes) -> dict[str, Any]:
+        import pickle
+
+        document = self._maker(pickle.loads(record))
+        if self._text:
+            return {"tokens": document.tokens}
+        return {"tokens": document.tokens, "media": np.stack(document.media)}
+
+
+def rows_of(job: Job, element: dict[str, Any]) -> Flat:
+    """A packed element as a row."""
+    positions = element["tokens_positions"]
+    segments = element["tokens_segment_ids"]
+    used = int(np.count_nonzero(segments))
+    starts = np.flatnonzero(positions[:used] == 0)
+    if job.work == "text":
+        return Flat(element["tokens"].astype(np.int32), [], [], samples=len(starts))
+    lengths = np.diff([*starts, used]).tolist()
+    return Flat(
+        element["tokens"][:used].astype(np.int32), lengths, list(map(list, element["media"]))
+    )
+
+
+def main() -> None:
+    """Do the job of the command line."""
+    if shards.prepare(NAME, write):
+        return
+    job, meter = begin()
+    import grain
+
+    version = "0.2.18"
+    meter.imported()
+    folder = shards.prepared(job.data, NAME) / job.work
+    source = grain.sources.ArrayRecordDataSource(sorted(map(str, folder.glob("*.array_record"))))
+    data = grain.MapDataset.source(source).seed(job.seed).shuffle()
+    data = data[job.dp_rank :: job.dp_size].repeat().map(Make(job))
+    threads = job.workers if job.mode == "threads" else 0
+    stream = data.to_iter_dataset(
+        grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)
+    )
+    if job.mode == "processes":
+        stream = stream.mp_prefetch(grain.MultiprocessingOptions(num_workers=job.workers))
+    length = {"tokens": job.sequence_length}
+    if job.work == "text":
+        stream = grain.experimental.ConcatThenSplitIterDataset(stream, length_struct=length)
+    else:
+        stream = grain.experimental.FirstFitPackIterDataset(
+            stream, length_struct=length, num_packing_bins=BINS, meta_features=("media",)
+        )
+    iterator = iter(stream)
+    if job.state and job.kind != "save":
+        iterator.set_state(json.loads(Path(job.state).read_text(encoding="utf-8")))
+    size = job.batch // job.dp_size
+    while not deliver(job, meter, [rows_of(job, next(iterator)) for _ in range(size)]):
+        pass
+    if job.state and job.kind == "save":
+        Path(job.state).write_text(json.dumps(iterator.get_state()), encoding="utf-8")
+    meter.finish(version=version, prepared_s=shards.seconds(job, NAME))
+
+
+if __name__ == "__main__":
+    main()
