@@ -118,13 +118,25 @@ class VideoSampling:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSizing:
-    """Pixel budget of a picture; None takes the model family's default."""
+    """How pictures are shown to the model.
+
+    Args:
+        min_pixels, max_pixels: pixel budget; None takes the family's default.
+        max_source_pixels: a sample with a picture file of more pixels is dropped.
+        animated: of an animated picture the ``first`` one, or all as a ``video``, of which
+            `VideoSampling` chooses frames.
+    """
 
     min_pixels: int | None = None
     max_pixels: int | None = None
     max_source_pixels: int = 178_956_970
+    animated: Literal["first", "video"] = "first"
 
     def __post_init__(self) -> None:
+        check(
+            self.animated in ("first", "video"),
+            f"image.animated={self.animated!r} must be first or video",
+        )
         pixel_budget("image", self.min_pixels, self.max_pixels)
         whole("image.max_source_pixels", self.max_source_pixels)
 

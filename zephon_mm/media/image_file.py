@@ -99,8 +99,22 @@ def orientation(image: Image.Image, data: bytes | bytearray | memoryview | None 
 def upright(image: Image.Image) -> Image.Image:
     """The picture as its EXIF orientation says it is shown, as ``ImageOps.exif_transpose`` does."""
     image.load()
-    method = _TURNS.get(orientation(image))
+    return turned(image, orientation(image))
+
+
+def turned(image: Image.Image, orientation: int) -> Image.Image:
+    """The picture as an EXIF orientation says it is shown."""
+    method = _TURNS.get(orientation)
     return image if method is None else image.transpose(method)
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """As transformers' ``convert_to_rgb``: whatever is transparent is laid over white."""
+    if "A" in image.getbands() or image.info.get("transparency") is not None:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, image)
+    return image.convert("RGB")
 
 
 def describe_error(error: BaseException) -> str:

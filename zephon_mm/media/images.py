@@ -20,12 +20,11 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch.nn.functional import interpolate
 
 from ..errors import MediaError
 from ..patches import Filter, PatchLayout
-from .image_file import IMAGE_ERRORS, describe_error, open_image, upright
+from .image_file import IMAGE_ERRORS, describe_error, open_image, to_rgb, upright
 from .info import ImageInfo
 
 
@@ -59,7 +58,7 @@ def decode_image(
         raise MediaError(info.problem, stage="decode")
     try:
         with open_image(data, min(max_pixels, info.width * info.height)) as image:
-            array = np.array(_to_rgb(upright(image)))
+            array = np.array(to_rgb(upright(image)))
     except IMAGE_ERRORS as error:
         raise MediaError(
             f"picture can't be decoded: {describe_error(error)}", stage="decode"
@@ -71,15 +70,6 @@ def decode_image(
             stage="decode",
         )
     return torch.from_numpy(array).permute(2, 0, 1)
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    """As transformers' ``convert_to_rgb``: whatever is transparent is laid over white."""
-    if "A" in image.getbands() or image.info.get("transparency") is not None:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, image)
-    return image.convert("RGB")
 
 
 def resize_image(

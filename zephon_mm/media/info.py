@@ -10,7 +10,7 @@ Reading needs no media library.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Any
 
@@ -72,8 +72,11 @@ class ImageInfo:
         width, height: in pixels as shown, EXIF orientation applied.
         format: Pillow's name of the format.
         mode: Pillow's mode of the stored pixels.
-        num_frames: pictures in the file; only the first is used.
+        num_frames: pictures in the file.
         problem: why the file can't be used, or None.
+        delays: of an animation, frames in a row that are shown equally long, and for how many
+            ticks: (count, ticks); of anything else nothing.
+        ticks: ticks a second.
     """
 
     width: int = 0
@@ -82,6 +85,8 @@ class ImageInfo:
     mode: str = ""
     num_frames: int = 0
     problem: str | None = None
+    delays: tuple[tuple[int, int], ...] = ()
+    ticks: int = 0
 
 
 def _no_values() -> NDArray[np.int64]:
@@ -173,6 +178,7 @@ def write_probe(info: ImageInfo | VideoInfo) -> bytes:
     """The blob of an info; equal infos give equal bytes."""
     if isinstance(info, ImageInfo):
         values = [getattr(info, f.name) for f in fields(ImageInfo)]
+        values = values if info.delays else values[:-2]
         return bytes((VERSION,)) + b"i" + _pack_json(values)
     turn = info.orientation
     head = [
@@ -183,6 +189,11 @@ def write_probe(info: ImageInfo | VideoInfo) -> bytes:
     return bytes((VERSION,)) + b"v" + _pack_json(head) + arrays
 
 
+def is_clip(blob: bytes | None) -> bool:
+    """Whether a blob is a clip's."""
+    return blob is not None and blob[1:2] == b"v"
+
+
 def read_probe(blob: bytes) -> ImageInfo | VideoInfo:
     """The info in a blob. Raises MediaError if the blob is of another version or damaged."""
     try:
@@ -190,7 +201,9 @@ def read_probe(blob: bytes) -> ImageInfo | VideoInfo:
             raise ValueError(f"version {blob[0]}, this release reads {VERSION}")
         values, at = _unpack_json(blob, 2)
         if blob[1:2] == b"i":
-            return ImageInfo(*values)
+            info = ImageInfo(*values)
+            runs = tuple((int(count), int(ticks)) for count, ticks in info.delays)
+            return replace(info, delays=runs) if runs else info
         if blob[1:2] != b"v":
             raise ValueError(f"kind {blob[1:2]!r}")
         known = dict(zip(_SCALARS, values[1:], strict=True))

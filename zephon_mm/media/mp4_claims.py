@@ -44,14 +44,14 @@ def check_claims(data: memoryview) -> None:
 def _track(data: memoryview, start: int, stop: int) -> int:
     samples = size = entries = 0
     ticking = sound = False
-    for name, at, end in _inside(data, start, stop):
+    for name, at, end in boxes_inside(data, start, stop):
         if name in (b"stsz", b"stz2") and end - at >= 12:
-            size = _word(data, at + 4) if name == b"stsz" else 0
-            samples = max(samples, _word(data, at + 8))
+            size = word(data, at + 4) if name == b"stsz" else 0
+            samples = max(samples, word(data, at + 8))
         elif name == b"elst" and end - at >= 8:
-            entries = max(entries, min(_word(data, at + 4), (end - at - 8) // 12))
+            entries = max(entries, min(word(data, at + 4), (end - at - 8) // 12))
         elif name == b"stts" and end - at >= 16:
-            ticking = _word(data, at + 4) == 1 == _word(data, at + 12)
+            ticking = word(data, at + 4) == 1 == word(data, at + 12)
         elif name == b"hdlr" and end - at >= 12:
             sound = sound or bytes(data[at + 8 : at + 12]) == b"soun"  # QuickTime has two
     if sound and ticking and size and samples * size <= len(data):
@@ -60,25 +60,25 @@ def _track(data: memoryview, start: int, stop: int) -> int:
 
 
 def _fragments(data: memoryview, start: int, stop: int) -> Iterator[int]:
-    for name, at, end in _inside(data, start, stop):
+    for name, at, end in boxes_inside(data, start, stop):
         if name == b"trun" and end - at >= 8:
-            yield _word(data, at + 4)
+            yield word(data, at + 4)
 
 
-def _inside(
+def boxes_inside(
     data: memoryview, start: int, stop: int, depth: int = 0
 ) -> Iterator[tuple[bytes, int, int]]:
     """All boxes of a container box, down to FFmpeg's own depth."""
     for name, at, end in _boxes(data, start, stop):
         yield name, at, end
         if name in _PARENTS and depth < 10:
-            yield from _inside(data, at, end, depth + 1)
+            yield from boxes_inside(data, at, end, depth + 1)
 
 
 def _boxes(data: memoryview, start: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
     """(name, first byte of the content, end) of the boxes in a range, the last one cut to it."""
     while start + 8 <= stop:
-        size, name, head = _word(data, start), bytes(data[start + 4 : start + 8]), 8
+        size, name, head = word(data, start), bytes(data[start + 4 : start + 8]), 8
         if size == 1 and start + 16 <= stop:
             size, head = int.from_bytes(data[start + 8 : start + 16], "big"), 16
         end = stop if size == 0 else min(stop, start + size)
@@ -88,5 +88,6 @@ def _boxes(data: memoryview, start: int, stop: int) -> Iterator[tuple[bytes, int
         start = end
 
 
-def _word(data: memoryview, at: int) -> int:
+def word(data: memoryview, at: int) -> int:
+    """The whole number of four bytes, the highest first."""
     return int.from_bytes(data[at : at + 4], "big")

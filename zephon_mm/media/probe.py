@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 
+from .animation_times import read_delays
 from .image_file import IMAGE_ERRORS, describe_error, open_image, shown_size
 from .info import ImageInfo, Orientation, VideoInfo, media_kind, read_probe, write_probe
 
@@ -46,6 +47,8 @@ def probe_image(data: bytes | bytearray | memoryview) -> ImageInfo:
             if width * height <= _MOST_PIXELS_TO_SEEK:
                 with contextlib.suppress(*IMAGE_ERRORS):  # a broken later picture: it isn't used
                     frames = int(getattr(image, "n_frames", 1))
-            return ImageInfo(width, height, image.format or "", image.mode, frames)
+            name = image.format or ""
+            delays, ticks = read_delays(name, data)
+            return ImageInfo(width, height, name, image.mode, frames, None, delays, ticks)
     except IMAGE_ERRORS as error:
         return ImageInfo(problem=f"no readable picture header: {describe_error(error)}")

@@ -25,9 +25,15 @@ def verify_member(field: str, data: bytes | bytearray | memoryview, probe: bytes
         return False
     try:
         if isinstance(info, ImageInfo):
+            from .animation import AnimationDecoder
+            from .animation_times import clip_of
             from .images import decode_image
 
             decode_image(data, info)
+            animation = clip_of(info)
+            if animation is not None and animation.problem is None:
+                for _ in AnimationDecoder().stream(data, animation, range(animation.num_frames)):
+                    pass
         else:
             decoder = load_decoder(REFERENCE)
             for _ in decoder.stream(data, info, range(info.num_frames)):

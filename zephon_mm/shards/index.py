@@ -31,7 +31,7 @@ from .inline import decode, find_inline, is_inline
 from .storage import Storage, open_whole
 from .tar import CutShardError, TarMember, iterate_members
 
-INDEX_VERSION = 2
+INDEX_VERSION = 3
 BLOCK_SAMPLES = 256
 MAX_BLOCKS = 512
 

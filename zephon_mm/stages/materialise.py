@@ -10,6 +10,7 @@ Routing: in class ``planes-v1`` another decoder than the reference gets each cli
 some: among others those that ``index --verify`` has not marked clean. The reference decodes
 whatever another refuses or fails at: its verdict is the only one. How often is counted, and the
 first time logged, since it may be all of them. In an RGB class a refusal is damage.
+Animated pictures that are shown as clips are decoded by Pillow in every class.
 With a `DeviceStage` the same holds for its decoder, and patches of clips are tensors on the device.
 """
 
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 
 from ..decoders import REFERENCE, decoder_names, load_decoder
 from ..errors import MediaError
-from ..media.info import ImageInfo, VideoInfo, read_probe
+from ..media.info import ImageInfo, VideoInfo, is_clip, read_probe
 from ..media.limits import MAX_HELD_BYTES
 from ..models import ModelFamily
 from ..models.normalise import mean_patches
@@ -172,10 +173,12 @@ class Materialiser:
         Of the decoders of clips only the reference: others may start threads.
         """
         package = __package__.rpartition(".")[0]
-        if task.span.kind == "video":
-            return (f"{package}.media.ready_for_clips",)
-        other = (f"{package}.media.images_torchvision",)
         ready = f"{package}.media.ready_for_pictures"
+        if task.span.kind == "video":
+            member = self.reader.member(task.ref.source, task.ref.shard, task.span.member)
+            clips = f"{package}.media.ready_for_clips"
+            return (clips,) if is_clip(member.probe) else (clips, ready)
+        other = (f"{package}.media.images_torchvision",)
         return (ready, *(other if self._image_decoder == "torchvision" else ()))
 
     def take_counts(self) -> tuple[MediaCounts, ReadCounts]:
@@ -214,6 +217,9 @@ class Materialiser:
         if span.kind == "image" and isinstance(info, ImageInfo):
             data = self.reader.read(ref.source, ref.shard, span.member)
             return self._picture(data, info, span, clean=member.clean is True)
+        if span.kind == "video" and isinstance(info, ImageInfo):
+            data = self.reader.read(ref.source, ref.shard, span.member)
+            return self._animation(data, info, span)
         if span.kind == "video" and isinstance(info, VideoInfo):
             data = self.reader.read(ref.source, ref.shard, span.member)
             return self._clip(data, replace(info, clean=member.clean), span)
@@ -238,6 +244,17 @@ class Materialiser:
                     reason = error.reason
             self._reroute("Pillow", reason)
         return view_patches(data, info, views, layout)
+
+    def _animation(self, data: Bytes, info: ImageInfo, span: MediaSpan) -> NDArray[np.uint8]:
+        from ..media.animation import AnimationDecoder
+        from ..media.animation_times import clip_of
+        from ..media.pixels import stream_patches
+
+        clip = clip_of(info)
+        if clip is None or clip.problem is not None:
+            raise MediaError("the index holds no animation there", stage="probe")
+        layout = self._family.patches
+        return stream_patches(AnimationDecoder(), data, clip, span.frames, span.size, layout)
 
     def _clip(self, data: Bytes, info: VideoInfo, span: MediaSpan) -> Patches:
         from ..media.pixels import stream_patches

@@ -8,10 +8,10 @@ the exception itself, at its place, for the loader to raise there.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from .. import rng
@@ -19,10 +19,10 @@ from ..config import DataConfig
 from ..errors import ConfigError, MediaError, SampleError, ZephonError
 from ..formats import CONVERSATIONS, Format, FormatOptions, Sample, check_options, load_format
 from ..formats.template import split_template
+from ..media.animation_times import clip_of
 from ..media.info import ImageInfo, VideoInfo, read_probe
 from ..media.sampling import sample_frames, sampled_fps
 from ..models import ModelFamily, measure_digest
-from ..models.base import Kind
 from ..models.tokenizer import Tokenizer
 from ..sample import (
     Document,
@@ -40,6 +40,7 @@ from ..shards import ShardReader
 from ..shards.reader import ReadCounts
 from .chat import ChatTemplate
 from .filters import Candidate, SampleFilter
+from .parts import animations_as_clips, check_kinds, opened
 from .tokens import Block, Encoded, encode_documents
 
 _REASON_CHARACTERS = 500
@@ -79,6 +80,11 @@ class Measurer:
         self._tokenizer = tokenizer
         self._family = family
         split_template(config.template)
+        if config.image.animated == "video" and "video" not in family.placeholders:
+            raise ConfigError(
+                f"image.animated='video' has no place with model={family.name!r}, which takes no "
+                "clips: leave it at 'first'"
+            )
         for source in config.sources:
             check_options(source.format, source.options)
             if source.format in CONVERSATIONS:
@@ -91,6 +97,7 @@ class Measurer:
             for source in self.config.sources
         ]
         self._filters = [SampleFilter(source.filter) for source in self.config.sources]
+        self._animated = self.config.image.animated == "video"
         self._chat: ChatTemplate | None = None
         self._chat_lock = threading.Lock()
 
@@ -154,36 +161,26 @@ class Measurer:
         """The document's parts in order, template text included."""
         function, options = self._formats[ref.source]
         document = _call(function, sample, options)
+        if self._animated:
+            document = animations_as_clips(document, partial(self._is_animation, ref, sample))
         if self._filters[ref.source].active:
             self._filter(ref, sample, document)
-        self._check_kinds(document)
+        check_kinds(document, self._family)
+        opening = self._family.opening
         if document.turns:
             parts = tuple(
                 part
                 for turns in document.conversations
-                for part in self._opened(self._template().render(turns, document.tools))
+                for part in opened(self._template().render(turns, document.tools), opening)
             )
         elif any(isinstance(part, TextPart) and part.special for part in document.parts):
-            parts = self._opened(document.parts)  # it has template text of its own
+            parts = opened(document.parts, opening)  # it has template text of its own
         else:
-            parts = self._opened(options.surrounded(document.parts).parts)
+            parts = opened(options.surrounded(document.parts).parts, opening)
         for part in parts:
             if not isinstance(part, TextPart) and part.field not in sample.fields:
                 raise sample.missing(f"member {part.field!a}, which the format names")
         return parts
-
-    def _opened(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-        """The parts, begun with the family's `ModelFamily.opening` where they aren't."""
-        opening = self._family.opening
-        if not opening:
-            return parts
-        start = "".join(
-            part.text
-            for part in itertools.takewhile(_is_special, parts)
-            if isinstance(part, TextPart)
-        )
-        written = start.startswith(opening)
-        return parts if written else (TextPart(opening, loss=False, special=True), *parts)
 
     def _filter(self, ref: SampleRef, sample: Sample, document: Document) -> None:
         """Raise SampleError (kind ``filtered``) if the source's filter leaves the sample out."""
@@ -192,27 +189,22 @@ class Measurer:
             position = None if isinstance(part, TextPart) else sample.fields.get(part.field)
             if position is not None:
                 probe = self.reader.member(ref.source, ref.shard, position).probe
-                infos += [] if probe is None else [read_probe(probe)]
+                infos += [] if probe is None else [self._shown(read_probe(probe), part)]
         self._filters[ref.source].check(Candidate(sample.key, sample.shard, document, tuple(infos)))
 
-    def _check_kinds(self, document: Document) -> None:
-        """Raise MediaError (kind ``dropped``) if the model can't be shown a medium of it."""
-        kinds: list[Kind] = [
-            "image" if isinstance(part, ImagePart) else "video"
-            for part in document.all_parts
-            if not isinstance(part, TextPart)
-        ]
-        reason = self._family.refusal(kinds)
-        if reason is not None:
-            raise MediaError(reason, stage="layout", kind="dropped")
-        for kind in kinds:
-            if kind not in self._family.placeholders:
-                raise MediaError(
-                    f"model {self._family.name!r} takes no {kind}s: choose another family, or a "
-                    "format that leaves them out",
-                    stage="layout",
-                    kind="dropped",
-                )
+    def _is_animation(self, ref: SampleRef, sample: Sample, field: str) -> bool:
+        position = sample.fields.get(field)
+        if position is None:
+            return False
+        probe = self.reader.member(ref.source, ref.shard, position).probe
+        info = None if probe is None else read_probe(probe)
+        return isinstance(info, ImageInfo) and clip_of(info) is not None
+
+    def _shown(self, info: ImageInfo | VideoInfo, part: Part) -> ImageInfo | VideoInfo:
+        """The probe of a part's member; of an animation that is shown as a clip, a clip's."""
+        if self._animated and isinstance(part, VideoPart) and isinstance(info, ImageInfo):
+            return clip_of(info) or info
+        return info
 
     def _template(self) -> ChatTemplate:
         with self._chat_lock:
@@ -236,6 +228,9 @@ class Measurer:
         member = self.reader.member(ref.source, ref.shard, position)
         try:
             info = None if member.probe is None else read_probe(member.probe)
+            if isinstance(info, ImageInfo):
+                self._check_pixels(info)
+                info = self._shown(info, part)
             if isinstance(part, ImagePart) and isinstance(info, ImageInfo):
                 span = self._image(position, info, alone)
             elif isinstance(part, VideoPart) and isinstance(info, VideoInfo):
@@ -249,9 +244,7 @@ class Measurer:
             ) from error
         return span, Block(self._family.block(span))
 
-    def _image(self, position: int, info: ImageInfo, alone: bool) -> MediaSpan:
-        if info.problem is not None:
-            raise MediaError(info.problem, stage="probe")
+    def _check_pixels(self, info: ImageInfo) -> None:
         most = self.config.image.max_source_pixels
         if info.width * info.height > most:
             raise MediaError(
@@ -259,6 +252,10 @@ class Measurer:
                 stage="layout",
                 kind="dropped",
             )
+
+    def _image(self, position: int, info: ImageInfo, alone: bool) -> MediaSpan:
+        if info.problem is not None:
+            raise MediaError(info.problem, stage="probe")
         layout = self._family.layout_image(info.height, info.width, alone=alone)
         return MediaSpan(
             kind="image",
@@ -316,10 +313,6 @@ def read_sample(reader: ShardReader, source: int, shard: int, number: int) -> Sa
         return reader.member(source, shard, position).name
 
     return Sample(index.key(number), index.shard, index.members(number), read, name)
-
-
-def _is_special(part: Part) -> bool:
-    return isinstance(part, TextPart) and part.special
 
 
 def _call(function: Format, sample: Sample, options: FormatOptions) -> Document:
