@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from typing import Any
 
 from zephon_mm.formats import FormatOptions, Sample
 from zephon_mm.sample import Document, TextPart
@@ -20,3 +22,17 @@ def poison(sample: Sample, options: FormatOptions) -> Document:
 def die() -> None:
     """What a crash does."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Looks:
+    """What a worker process has: whether the tokenizer is loaded there, and which big modules."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def modules_of(self, modules: tuple[str, ...]) -> tuple[str, ...]:
+        return modules
+
+    def __call__(self, modules: tuple[str, ...]) -> tuple[bool, set[str]]:
+        big = {"torch", "transformers", "numba", "av", "PIL", "tokenizers"}
+        return "_backend" in vars(self.tokenizer), big & set(sys.modules)

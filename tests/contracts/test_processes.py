@@ -18,11 +18,13 @@ from typing import Any, cast
 import pytest
 
 from zephon_mm import DataConfig, ExecutionConfig, Loader, Stop
-from zephon_mm.backends import child
+from zephon_mm.backends import ProcessesBackend, child
 from zephon_mm.cli.digest import step_digest
 from zephon_mm.errors import WorkerDiedError
+from zephon_mm.pipeline.run import open_run
 from zephon_mm.stages.materialise import Materialiser, MediaTask
 
+from . import formats_of_tests
 from .workers import SERIAL, before_the_poison, poisoned, run, until_an_error
 
 
@@ -96,6 +98,23 @@ def test_pictures_in_worker_processes(mixed: DataConfig) -> None:
     kept = tuple(source for source in mixed.sources if source.id == "pictures")
     config = replace(mixed, sources=kept, stop=Stop(num_steps=2))
     assert run(config, processes(1))[0] == run(config, SERIAL)[0]
+
+
+def test_the_tokenizer_is_read_once_for_all_workers_and_nothing_is_loaded_in_vain(
+    clips: DataConfig,
+) -> None:
+    opened = open_run(clips, processes(1))
+    assert opened.family.tokenizer is opened.tokenizer
+    looks, task = formats_of_tests.Looks(opened.tokenizer), SimpleNamespace(kind="video")
+    backend = ProcessesBackend(1)
+    try:
+        assert backend.submit(looks, ()).result() == (False, set())
+        assert backend.submit(opened.measure, []).result() == []
+        assert backend.submit(looks, ()).result() == (True, {"tokenizers"})
+        ready = opened.materialise.modules_of(MediaTask(cast(Any, None), cast(Any, task)))
+        assert backend.submit(looks, ready).result() == (True, {"tokenizers", "numba", "av"})
+    finally:
+        backend.close()
 
 
 @pytest.mark.parametrize("decoder", ["pillow", "torchvision"])

@@ -2,10 +2,14 @@
 
 An object whose class has ``one_a_worker = True`` (a reader with open files, say) is pickled on its
 own and is one object in a worker, however many callables refer to it.
+
+A callable that has ``get_ready()`` is unpickled, and that is called, once in the process that
+workers are forked from, which then share what it loads. It must start no thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import threading
@@ -15,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from zephon_mm.backends import wire
 from zephon_mm.errors import WorkerError
 
-__all__ = ["Callables", "Message", "Received", "unpack"]
+__all__ = ["Callables", "Message", "Needs", "Received", "unpack"]
 
 _MOST: Final = 64
 _OWN: Final = {"__main__", "__mp_main__", "builtins"}
@@ -27,6 +31,23 @@ class _Sent(NamedTuple):
     pickle: bytes
     modules: frozenset[str]  # that unpickling imports, its parts' included
     parts: list[_Sent]  # what it refers to, and what these refer to
+
+
+class Needs(NamedTuple):
+    """What is to be there when a worker is forked that shall run a callable.
+
+    Attributes:
+        modules: names of modules to import.
+        objects: numbered pickles to hold, each after those it refers to; none if the callable has
+            no ``get_ready``, or is of the main module, which only workers import.
+    """
+
+    modules: frozenset[str] = frozenset()
+    objects: tuple[tuple[int, bytes], ...] = ()
+
+    def keys(self) -> list[str | int]:
+        """The modules' names and the objects' numbers."""
+        return [*self.modules, *(number for number, _ in self.objects)]
 
 
 class Message(NamedTuple):
@@ -41,12 +62,14 @@ class Message(NamedTuple):
 class Callables:
     """In the parent: numbered pickles, shared by the workers of a backend. Thread-safe.
 
-    At most 64 are kept; callables made on the fly push all others out, to be sent again.
+    At most 64 are kept; callables made on the fly push all others out, to be sent again, but for
+    those that workers share (``Needs.objects``).
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sent: dict[int, _Sent] = {}
+        self._shared: set[int] = set()  # ids, as the keys of ``_sent``
         self._made = 0
 
     def message(self, fn: Any, item: Any, known: set[int], where: str) -> Message:
@@ -74,14 +97,19 @@ class Callables:
                 "backend='threads' for others"
             ) from error
 
-    def modules(self, fn: Any) -> frozenset[str]:
-        """Names of the modules that unpickling ``fn`` imports; the main module is not among them.
+    def needs(self, fn: Any) -> Needs:
+        """What is to be there before a worker is forked that runs ``fn``.
 
         Raises:
             Exception: whatever pickle raises for ``fn``.
         """
         with self._lock:
-            return self._number_anew(fn).modules
+            sent = self._number_anew(fn)
+            whole = [*sent.parts, sent]
+            if not hasattr(fn, "get_ready") or any(b"__main__" in one.pickle for one in whole):
+                return Needs(sent.modules)
+            self._shared.update(id(one.obj) for one in whole)
+        return Needs(sent.modules, tuple((one.number, one.pickle) for one in whole))
 
     def _message(self, fn: Any, data: bytes, known: set[int]) -> Message:
         sent = self._number_anew(fn)
@@ -95,7 +123,7 @@ class Callables:
 
     def _number_anew(self, fn: Any) -> _Sent:
         if id(fn) not in self._sent and len(self._sent) >= _MOST:
-            self._sent.clear()
+            self._sent = {key: sent for key, sent in self._sent.items() if key in self._shared}
         return self._number(fn)
 
     def _number(self, obj: Any) -> _Sent:
@@ -154,7 +182,7 @@ def unpack(
 
 
 class Received:
-    """In a worker: the objects by number.
+    """In a worker, or in the process that forks it: the objects by number.
 
     Args:
         import_main: called before the first pickle that names ``__main__``, which is not the
@@ -166,11 +194,30 @@ class Received:
         self._objects: dict[int, Any] = {}
 
     def add(self, number: int, data: bytes) -> None:
-        """Unpickle an object; the error of that is the answer to every call of it."""
+        """Unpickle an object, if it is new; the error of that is the answer to every call of it."""
+        if number in self._objects:
+            return
         try:
             self._objects[number] = self.load(data)
         except Exception as error:
             self._objects[number] = _Failed(error)
+
+    def hold(self, objects: Sequence[tuple[int, bytes]]) -> bool:
+        """Unpickle objects of which the last has ``get_ready``, and call it; whether they are here.
+
+        What goes wrong is for a worker to meet again, and to say.
+        """
+        before = set(self._objects)
+        try:
+            for number, data in objects:
+                if number not in before:
+                    self._objects[number] = self.load(data)
+        except BaseException:  # also the exit of a module that is imported
+            self._objects = {number: self._objects[number] for number in before}
+            return False
+        with contextlib.suppress(BaseException):
+            self._objects[objects[-1][0]].get_ready()
+        return True
 
     def forget(self, number: int) -> None:
         """Let go of an object."""

@@ -113,7 +113,7 @@ class WorkerProcess:
         self.template = template
         self.generation = template.generation
         self._callables = callables
-        self._known: set[int] = set()
+        self._known = set(template.held) if fork else set()
         self._leases = Leases(room)
         self._unusable: list[int] = []
         self._link, theirs = socket.socketpair()

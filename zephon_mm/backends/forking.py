@@ -1,13 +1,14 @@
-"""The template process: imports what workers need, once, and forks them.
+"""The template process: loads what workers need, once, and forks them.
 
-It is a fresh interpreter (``child``) that has one thread and does nothing but import, so that what
-it forks is as good as new, starts in milliseconds, and shares the memory of its imports with the
-others. If an import has started a thread it forks no more: locks of that thread would be copied
-with it. It then tells the trainer, which starts interpreters that each become a worker.
+It is a fresh interpreter (``child``) that has one thread and does nothing but import, and load what
+callables want to share (``get_ready``), so that what it forks is as good as new, starts in
+milliseconds, and shares the memory of all that with the others. If loading has started a thread it
+forks no more: locks of that thread would be copied with it. It then tells the trainer, which starts
+interpreters that each become a worker.
 
-It serves its socket: ``("load", names)``, ``("fork", name)`` and ``("become", name)`` with the
-worker's end of a socket, ``("end", pid)``. At the socket's end it ends, and its workers before it;
-if it is killed, as it is when the trainer is, the kernel kills them.
+It serves its socket: ``("load", (modules, objects))``, ``("fork", name)`` and ``("become", name)``
+with the worker's end of a socket, ``("end", pid)``. At the socket's end it ends, and its workers
+before it; if it is killed, as it is when the trainer is, the kernel kills them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from zephon_mm.backends import wire, worker
+from zephon_mm.backends.callables import Received
 
 __all__ = ["TITLE", "main"]
 
@@ -47,11 +49,12 @@ def main(control: socket.socket, setup: dict[str, Any]) -> NoReturn:
     worker.end_with_parent(setup["parent"])
     gc.disable()  # until the fork: a collection writes to pages that are to be shared
     children: set[int] = set()
+    received = Received(lambda: worker.import_main(setup["main"]))
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             (kind, what), fd = wire.receive(control)
             if kind == "load":
-                answer: tuple[Any, ...] = (_load(what),)
+                answer: tuple[Any, ...] = _load(received, *what)
             elif kind == "end":
                 children.discard(what)
                 answer = (_end(what),)
@@ -59,8 +62,8 @@ def main(control: socket.socket, setup: dict[str, Any]) -> NoReturn:
                 assert fd is not None
                 link = socket.socket(fileno=fd)
                 if kind == "become":
-                    _become(control, link, what, setup)
-                answer = _fork(control, link, what, setup, children)
+                    _become(control, link, what, setup, received)
+                answer = _fork(control, link, what, setup, received, children)
                 link.close()
             wire.send(control, answer)
     for pid in children:
@@ -68,12 +71,18 @@ def main(control: socket.socket, setup: dict[str, Any]) -> NoReturn:
     os._exit(0)
 
 
-def _load(names: list[str]) -> int:
-    """Import modules; how many there are now. What can't be imported its users say themselves."""
+def _load(
+    received: Received, names: list[str], objects: list[tuple[int, bytes]]
+) -> tuple[int, bool]:
+    """Import modules and hold objects; how many modules there are now, and whether those are held.
+
+    What can't be loaded its users say themselves.
+    """
     for name in names:
         with contextlib.suppress(BaseException):  # also the exit of a script
             importlib.import_module(name)
-    return len(sys.modules)
+    held = bool(objects) and received.hold(objects)
+    return len(sys.modules), held
 
 
 def _fork(
@@ -81,6 +90,7 @@ def _fork(
     link: socket.socket,
     name: str,
     setup: dict[str, Any],
+    received: Received,
     children: set[int],
 ) -> tuple[int, str]:
     """A new worker: its process id; 0 and the threads that are in the way; or a negative errno."""
@@ -95,20 +105,24 @@ def _fork(
         return -(error.errno or errno.EAGAIN), str(error)
     if pid == 0:
         worker.end_with_parent(template)
-        _become(control, link, name, setup)
+        _become(control, link, name, setup, received)
     children.add(pid)
     return pid, ""
 
 
 def _become(
-    control: socket.socket, link: socket.socket, name: str, setup: dict[str, Any]
+    control: socket.socket,
+    link: socket.socket,
+    name: str,
+    setup: dict[str, Any],
+    received: Received,
 ) -> NoReturn:
     """Be a worker from now on."""
     try:
         control.close()
         gc.enable()
         _rename(name)
-        worker.main(link, setup)
+        worker.main(link, received, setup["shared_from"])
     except BaseException:
         traceback.print_exc()
     finally:

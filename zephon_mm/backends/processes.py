@@ -6,10 +6,10 @@ at a time and waits. The parent never runs an item itself: one that crashes woul
 with it.
 
 Workers are forked from a template process (``template``), which is started when the backend is
-made, without waiting, and imports what items need once for all: the modules of their callables, and
-what a callable's ``modules_of(item)`` names. A worker that was forked before something it needs was
-imported is replaced by one that has it. A template that can't fork (threads) is told of once; from
-then on each worker is an interpreter of its own.
+made, without waiting, and loads what items need once for all: the modules of their callables, what
+a callable's ``modules_of(item)`` names, and what its ``get_ready()`` loads. A worker that was
+forked before something it needs was there is replaced by one that has it. A template that can't
+fork (threads) is told of once; from then on each worker is an interpreter of its own.
 
 A worker that dies is replaced, and its item given to the new one; the third death at one item is
 that item's error (``WorkerDiedError``), in its place. If the template dies its workers do, and all
@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from zephon_mm.backends.base import brief
 from zephon_mm.backends.budget import ByteBudget
-from zephon_mm.backends.callables import Callables
+from zephon_mm.backends.callables import Callables, Needs
 from zephon_mm.backends.child import Setup, WorkerProcess
 from zephon_mm.backends.pool import Pool, PoolBackend, count_workers
 from zephon_mm.backends.shared import IdleRoom
@@ -101,16 +101,18 @@ class _Crew:
                 self._template = Template(self._setup)
             return self._template
 
-    def needed(self, fn: Any, item: Any) -> frozenset[str]:
-        """The modules that a worker needs for an item; none if they can't be told."""
+    def needed(self, fn: Any, item: Any) -> Needs:
+        """What a worker needs for an item; nothing if it can't be told."""
         try:
-            modules = self._callables.modules(fn)
-            return modules.union(fn.modules_of(item)) if hasattr(fn, "modules_of") else modules
+            needs = self._callables.needs(fn)
+            if not hasattr(fn, "modules_of"):
+                return needs
+            return needs._replace(modules=needs.modules.union(fn.modules_of(item)))
         except Exception:  # ``WorkerProcess.call`` says why it can't be sent
-            return frozenset()
+            return Needs()
 
-    def suits(self, worker: WorkerProcess, needed: frozenset[str]) -> bool:
-        """Whether a worker need not be replaced to have these modules."""
+    def suits(self, worker: WorkerProcess, needed: Needs) -> bool:
+        """Whether a worker need not be replaced to have what is needed."""
         template = worker.template
         if self._apart or template.covers(worker.generation, needed):
             return True
@@ -120,8 +122,8 @@ class _Crew:
             return False  # the worker has died with it
         return template.covers(worker.generation, needed)
 
-    def start(self, name: str, needed: frozenset[str]) -> WorkerProcess:
-        """A new worker with these modules, which is not ready yet.
+    def start(self, name: str, needed: Needs) -> WorkerProcess:
+        """A new worker that has what is needed, and is not ready yet.
 
         Raises:
             EOFError: the backend is closed.
@@ -135,7 +137,7 @@ class _Crew:
         self.end(worker)
         raise EOFError("closed")
 
-    def _forked(self, name: str, needed: frozenset[str]) -> WorkerProcess:
+    def _forked(self, name: str, needed: Needs) -> WorkerProcess:
         template = self.template()
         template.load(needed)
         try:
@@ -185,8 +187,8 @@ class _Seat:
         self._name = name
         self._worker: WorkerProcess | None = None
 
-    def ready(self, needed: frozenset[str]) -> WorkerProcess:
-        """A live worker that has these modules, the one there is or a new one.
+    def ready(self, needed: Needs) -> WorkerProcess:
+        """A live worker that has what is needed, the one there is or a new one.
 
         Raises:
             EOFError: the backend is closed.

@@ -14,10 +14,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
 from typing import Any, Final
 
 from zephon_mm.backends import wire
+from zephon_mm.backends.callables import Needs
 from zephon_mm.backends.child import ONE_THREAD, Setup
 from zephon_mm.backends.forking import TITLE
 
@@ -54,8 +54,10 @@ class Template:
 
     def __init__(self, setup: Setup) -> None:
         self.generation = 0
-        """How often loading has imported anything."""
-        self._loaded: dict[str, int] = {}
+        """How often loading has brought anything."""
+        self.held: frozenset[int] = frozenset()
+        """Numbers of the objects that what is forked from now on has."""
+        self._loaded: dict[str | int, int] = {}
         self._modules = 0
         self._lock = threading.Lock()
         self._link, theirs = socket.socketpair()
@@ -85,20 +87,24 @@ class Template:
         finally:
             theirs.close()
 
-    def covers(self, generation: int, names: Iterable[str]) -> bool:
-        """Whether what was forked in that generation has these modules, as far as they import."""
-        return all(self._loaded.get(name, generation + 1) <= generation for name in names)
+    def covers(self, generation: int, needs: Needs) -> bool:
+        """Whether what was forked in that generation has all that, as far as it can be loaded."""
+        return all(self._loaded.get(key, generation + 1) <= generation for key in needs.keys())
 
-    def load(self, names: Iterable[str]) -> None:
-        """Import modules, for what is forked from now on; OSError: the process is gone."""
-        missing = sorted(name for name in names if name not in self._loaded)
+    def load(self, needs: Needs) -> None:
+        """Load what is missing, for what is forked from now on; OSError: the process is gone."""
+        missing = [key for key in needs.keys() if key not in self._loaded]
         if not missing:
             return
-        (count,) = self._ask("load", missing)
+        modules = sorted(key for key in missing if isinstance(key, str))
+        objects = needs.objects if len(modules) < len(missing) else ()
+        count, held = self._ask("load", (modules, objects))
         with self._lock:
-            if count > self._modules:
+            new = frozenset(number for number, _ in objects) if held else frozenset()
+            if count > self._modules or not new <= self.held:
                 self._modules = count
                 self.generation += 1
+            self.held |= new
             self._loaded.update(dict.fromkeys(missing, self.generation))
 
     def fork(self, name: str, fd: int) -> int:

@@ -40,23 +40,22 @@ worker from its first moment; then taken by a handler that does nothing."""
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 
 
-def main(link: socket.socket, setup: dict[str, Any]) -> None:
+def main(link: socket.socket, received: Received, shared_from: int) -> None:
     """Serve until the parent is gone.
 
     Args:
         link: the socket to the trainer, "parent" here.
-        setup: ``main``: how ``multiprocessing.spawn.prepare`` finds
-            its main module; ``shared_from``: bytes from which on an array goes through a buffer.
+        received: what is held already.
+        shared_from: bytes from which on an array goes through a buffer.
     """
     _ignore_signals()
     if sys.stderr is not None:
         faulthandler.enable()  # says where a library crashed
-    received = Received(lambda: import_main(setup["main"]))
     buffers = Buffers()
     with contextlib.suppress(EOFError, ConnectionError):
         wire.send(link, ())  # ready
         while True:
-            _serve(link, received, buffers, setup["shared_from"])
+            _serve(link, received, buffers, shared_from)
     os._exit(0)  # nothing is worth a slow or hanging clean-up
 
 

@@ -13,9 +13,11 @@ control tokens, such as ``<think>``, stay what the tokeniser makes of them.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import re
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,11 +34,12 @@ if TYPE_CHECKING:
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_FILES = ["*.json", "*.jinja", "merges.txt", "vocab.txt", "*.model", "*.tiktoken"]
 _MODEL = re.compile(r'"model"\s*:\s*\{')
+_LARGE = 1 << 20  # characters
 _CONTROL = re.compile(r"<\|[^|<>\s]+\|>")
 
 
 class Tokenizer:
-    """Text to token ids. Safe to share between threads; pickles as its path.
+    """Text to token ids. Safe to share between threads; pickles as its path and folder.
 
     Attributes:
         path: as the config names it.
@@ -47,13 +50,15 @@ class Tokenizer:
         pad_id: what fills a row.
     """
 
+    one_a_worker = True  # the stages that a worker process runs share it, see `backends.callables`
+
     def __init__(self, path: str) -> None:
         self.path = str(path)
         self._lock = threading.RLock()
-        self._load()
+        self._load(_find(self.path))
 
-    def _load(self) -> None:
-        self.folder = _find(self.path)
+    def _load(self, folder: Path) -> None:
+        self.folder = folder
         text, data = _tokenizer_json(self.path, self.folder)
         self._added = {t["content"]: int(t["id"]) for t in data.get("added_tokens") or ()}
         self._backend = _backend(self.path, text, data)
@@ -63,6 +68,7 @@ class Tokenizer:
         control = [t["content"] for t in data["added_tokens"] if _is_control(t)]
         control.sort(key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, control))) if control else None
+        self._control_starts = tuple({token[:2] for token in control})
         self.eos_id = self._named("eos_token", "<|endoftext|>", "<|im_end|>")
         self.pad_id = self._named("pad_token", "<|endoftext|>", default=self.eos_id)
         identity = {
@@ -72,6 +78,8 @@ class Tokenizer:
         }
         canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         self.digest = hashlib.sha256(canonical.encode() + _model_bytes(text, data)).digest()
+        if len(text) > _LARGE:
+            _give_memory_back()
 
     def _named(self, field: str, *names: str, default: int | None = None) -> int:
         for name in (self._special_names.get(field), *names):
@@ -88,11 +96,11 @@ class Tokenizer:
         return int(self._backend.get_vocab_size())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "digest": self.digest}
+        return {"path": self.path, "folder": str(self.folder), "digest": self.digest}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.path = state["path"]
-        self._expected = state["digest"]
+        self._expected = Path(state["folder"]), state["digest"]
         self._lock = threading.RLock()
 
     def __getattr__(self, name: str) -> Any:
@@ -101,11 +109,16 @@ class Tokenizer:
             raise AttributeError(name)
         with self._lock:
             if "_expected" in self.__dict__:
-                self._load()
-                if self.digest != self.__dict__["_expected"]:
+                folder, digest = self.__dict__["_expected"]
+                self._load(folder if folder.is_dir() else _find(self.path))  # another host's
+                if self.digest != digest:
                     raise ConfigError(f"tokenizer={self.path!r} has changed since the run began")
                 del self._expected
         return self.__dict__[name]
+
+    def get_ready(self) -> None:
+        """Load now what a pickle left out, rather than at the first use. Raises ConfigError."""
+        _ = self._backend
 
     def encode(self, text: str, *, special: bool) -> NDArray[np.int32]:
         """Token ids of one text, int32 [n]; nothing is added before or after it.
@@ -125,8 +138,12 @@ class Tokenizer:
         """Token ids of several texts; equal to `encode` of each."""
         if special:
             return [self._encode_template(text) for text in texts]
+        return [_ids(ids) for ids in self.encode_lists(texts)]
+
+    def encode_lists(self, texts: Sequence[str]) -> list[list[int]]:
+        """The same for texts of samples, as plain lists."""
         encoded = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [_ids(item.ids) for item in encoded]
+        return [item.ids for item in encoded]
 
     def _encode_template(self, text: str) -> NDArray[np.int32]:
         pieces = [
@@ -160,7 +177,7 @@ class Tokenizer:
 
     def split_control(self, text: str) -> list[tuple[str, int | None]]:
         """Text cut at control tokens, in order: (piece, None) or (control token, its id)."""
-        if self._control is None:
+        if self._control is None or not any(start in text for start in self._control_starts):
             return [(text, None)] if text else []
         pieces: list[tuple[str, int | None]] = []
         at = 0
@@ -190,6 +207,14 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 def _ids(values: Sequence[int]) -> NDArray[np.int32]:
     return np.array(values, dtype=np.int32)
+
+
+def _give_memory_back() -> None:
+    """To the system, what the C library keeps of freed memory: reading a vocabulary leaves much."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+        if trim is not None:
+            trim(0)
 
 
 def _find(path: str) -> Path:

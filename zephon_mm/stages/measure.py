@@ -108,6 +108,15 @@ class Measurer:
         self.__dict__.update(state)
         self._load()
 
+    def get_ready(self) -> None:
+        """Load the tokenizer and compile the chat template, if that is used, before the first call.
+
+        For a process that forks others that measure: they then share them.
+        """
+        self._tokenizer.get_ready()
+        if any(source.format in CONVERSATIONS for source in self.config.sources):
+            self._template()
+
     def take_counts(self) -> ReadCounts:
         """See `ShardReader.take_counts`."""
         return self.reader.take_counts()

@@ -252,15 +252,38 @@ def test_workers_are_forked_and_replaced_when_they_lack_an_import(
     assert pids(backend, 2) == after, "nothing was imported"
 
 
+def test_what_callables_share_is_loaded_where_workers_are_forked(backend: ProcessesBackend) -> None:
+    shares, fails, part = workers.Shares(), workers.Shares("fails"), workers.Part()
+    found = set()
+    for i in range(150):  # what is made on the fly does not push it out
+        backend.submit(workers.Asks(part), i).result()
+        for one in (shares, fails):
+            pid, template, where = backend.submit(one, i).result()
+            assert where == {"unpickled": template, "ready": template} and pid != template
+            found.add(pid)
+    assert len(found) <= 4, "each worker was replaced when one of the two was new, and then no more"
+
+
+def test_what_cannot_be_shared_is_the_error_of_its_items(backend: ProcessesBackend) -> None:
+    (template,) = {parent(pid) for pid in pids(backend, 2)}
+    with pytest.raises(WorkerDiedError, match="exit status 1"):
+        backend.submit(workers.Shares("exits"), None).result()
+    assert {parent(pid) for pid in pids(backend, 2)} == {template}
+
+
 def test_a_killed_template_is_replaced_with_its_workers(
     backend: ProcessesBackend, wait_until: Wait
 ) -> None:
+    shares = workers.Shares()
+    backend.submit(shares, None).result()
     before = pids(backend, 2)
     tickets = [backend.submit(workers.nap, 0.2) for _ in range(4)]
     os.kill(parent(next(iter(before))), signal.SIGKILL)
     assert not {ticket.result() for ticket in tickets[2:]} & before
     assert not pids(backend, 2) & before
     assert wait_until(lambda: not any(map(alive, before)))
+    _, anew, where = backend.submit(shares, None).result()
+    assert where == {"unpickled": anew, "ready": anew} and alive(anew)
 
 
 def test_beside_a_thread_nothing_is_forked(caplog: pytest.LogCaptureFixture) -> None:
@@ -269,6 +292,8 @@ def test_beside_a_thread_nothing_is_forked(caplog: pytest.LogCaptureFixture) -> 
         pid, _ = backend.submit(workers.Wants(), "tests.unit.backends.threaded").result()
         assert parent(pid) == os.getpid(), "an interpreter of its own each"
     assert caplog.text.count("each worker imports everything for itself") == 1
+    pid, _, where = backend.submit(workers.Shares("threads"), None).result()
+    assert where == {"unpickled": pid}, "as it does by itself, at its first call"
     running = pids(backend, 2)
     tickets = [backend.submit(workers.die_at, (i, 1)) for i in range(3)]
     assert tickets[2].result() == 2

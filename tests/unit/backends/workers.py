@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -128,3 +129,30 @@ class Wants:
 
     def __call__(self, item: str) -> tuple[int, bool]:
         return os.getpid(), item in sys.modules
+
+
+class Shares:
+    """A callable that is got ready before workers are forked; says where what was done to it."""
+
+    def __init__(self, how: str = "") -> None:
+        self.how = how
+        self.where: dict[str, int] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"how": self.how}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.how = state["how"]
+        self.where = {"unpickled": os.getpid()}
+        if self.how == "exits":
+            sys.exit("while unpickling")
+
+    def get_ready(self) -> None:
+        self.where["ready"] = os.getpid()
+        if self.how == "fails":
+            raise ValueError("not ready")
+        if self.how == "threads":
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+    def __call__(self, _: object) -> tuple[int, int, dict[str, int]]:
+        return os.getpid(), os.getppid(), self.where
