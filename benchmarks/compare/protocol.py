@@ -43,7 +43,8 @@ class Job:
 
     Attributes:
         work: What to make of which data.
-        kind: ``throughput``: the first batch, then batches for ``warmup_s`` and for ``seconds``.
+        kind: ``throughput``: the first batch, then batches for ``warmup_s`` (and at least
+            ``warmup_steps``) and for ``seconds``.
             ``rows``: the first ``steps`` batches (after those of ``state``, if given) by digests.
             ``save``: ``steps`` batches, then the state, pickled or not, as a file at ``state``.
             ``restore``: from the file at ``state`` to the first batch after it; without a state, to
@@ -72,6 +73,7 @@ class Job:
     dp_rank: int = 0
     dp_size: int = 1
     warmup_s: float = 2.0
+    warmup_steps: int = 0
     seconds: float = 8.0
     steps: int = 0
     state: str | None = None
@@ -180,7 +182,8 @@ class Meter:
         if self._job.kind != "throughput":
             return self._job.kind == "restore" or self._steps >= self._job.steps
         if self._window is None:
-            if now - self._imported - self._reply["first_batch_s"] >= self._job.warmup_s:
+            warming_s = now - self._imported - self._reply["first_batch_s"]
+            if warming_s >= self._job.warmup_s and self._steps >= self._job.warmup_steps:
                 self._window = (time.monotonic(), cpu_seconds(os.getpid()))
             return False
         self._samples += samples
