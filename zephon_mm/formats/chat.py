@@ -20,7 +20,7 @@ in names ordered as numbers.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..sample import Document, ImagePart, Part, TextPart, Turn, VideoPart
@@ -111,16 +111,16 @@ def read_turns(
     messages, what = _messages(data, what, key)
     turns = [_turn(message, f"{what}[{at}]") for at, message in enumerate(messages)]
     system = checked_text(head.get("system"), f"{what}: 'system'")
-    if system and not (turns and turns[0][0].role == "system"):
-        turns.insert(0, (Turn("system", (), loss=False), [TextPart(system)]))
+    if system and not (turns and turns[0][0]["role"] == "system"):
+        turns.insert(0, ({"role": "system", "loss": False}, [TextPart(system)]))
     media = [item for _, items in turns for item in items if isinstance(item, _Medium)]
     for kind in _KINDS:
         places = [medium for medium in media if medium.kind == kind]
         listed = _listed(head, kind)
         _assign(sample, kind, places, listed if alone or listed is not None else [], what)
     return tuple(
-        replace(turn, parts=tuple(i.part() if isinstance(i, _Medium) else i for i in items))
-        for turn, items in turns
+        Turn(parts=tuple(i.part() if isinstance(i, _Medium) else i for i in items), **fields)
+        for fields, items in turns
     )
 
 
@@ -154,8 +154,8 @@ def _messages(data: Any, what: str, key: str | None) -> tuple[list[Any], str]:
     raise malformed(f"{what}: no key {' or '.join(map(repr, wanted))} with the list of messages")
 
 
-def _turn(value: Any, what: str) -> tuple[Turn, list[TextPart | _Medium]]:
-    """A message as a turn, and its parts, whose media have no field yet."""
+def _turn(value: Any, what: str) -> tuple[dict[str, Any], list[TextPart | _Medium]]:
+    """A message as fields of its turn, and its parts, whose media have no field yet."""
     message = checked_object(value, what)
     said = message["role"] if "role" in message else message.get("from")
     role = _ROLES.get(said) if isinstance(said, str) else None
@@ -172,18 +172,20 @@ def _turn(value: Any, what: str) -> tuple[Turn, list[TextPart | _Medium]]:
     if role != "assistant" and (calls or reasoning):
         extra = "calls" if calls else "reasoning"
         raise malformed(f"{what}: {extra} in a turn of role {said!r}, expected the assistant's")
-    turn = Turn(role, (), role == "assistant", reasoning=reasoning, calls=calls)
-    if role == "tool":
+    fields: dict[str, Any] = {"role": role, "loss": role == "assistant"}
+    if role == "assistant":
+        fields |= {"reasoning": reasoning, "calls": calls}
+    elif role == "tool":
         identity = checked_text(message.get("tool_call_id"), f"{what} 'tool_call_id'")
-        turn = replace(turn, call_id=identity, name=checked_text(message.get("name"), what))
+        fields |= {"call_id": identity, "name": checked_text(message.get("name"), f"{what} 'name'")}
     if isinstance(content, list):
-        return turn, [_content(item, f"{what} content[{at}]") for at, item in enumerate(content)]
-    return turn, _marked(checked_text(content, f"{what} content"), what)
+        return fields, [_content(item, f"{what} content[{at}]") for at, item in enumerate(content)]
+    return fields, _marked(checked_text(content, f"{what} content"), what)
 
 
 def _marked(text: str, what: str) -> list[TextPart | _Medium]:
     items: list[TextPart | _Medium] = []
-    for piece in _MARKER.split(text):
+    for piece in _MARKER.split(text) if "<" in text else (text,):
         if piece == "<image>":
             items.append(_Medium("image", None, what))
         elif piece == "<video>":

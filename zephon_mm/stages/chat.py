@@ -60,7 +60,7 @@ class ChatTemplate:
         self._placeholders = dict(placeholders)
         self._kinds = {text: kind for kind, text in placeholders.items()}
         texts = "|".join(map(re.escape, self._kinds)) or "(?!)"  # no kind: nothing matches
-        self._placeholder = f"({texts})"
+        self._placeholder = re.compile(f"({texts})")
         self._names = tokenizer.special_names
         source = tokenizer.chat_template
         if source is None:
@@ -162,7 +162,7 @@ class ChatTemplate:
             text = self.write([{"role": "user", "content": content}])
         except SampleError:
             text = ""
-        if len(re.findall(self._placeholder, text)) != len(self._kinds):
+        if len(self._placeholder.findall(text)) != len(self._kinds):
             raise ConfigError(
                 f"{self._where}: its chat template has no place for pictures and clips (expected "
                 f"{' and '.join(self._kinds)}): use the template of a vision-language model"
@@ -174,16 +174,18 @@ class ChatTemplate:
         """Cut the marked text at media, marks and edges of targets; marks are left out."""
         media = [p for turn in turns for p in turn.parts if not isinstance(p, TextPart)]
         edges = [0, *(edge for interval in targets for edge in interval), len(marked)]
-        separator = re.compile(f"{self._placeholder}|{marks.any}")
+        shown = any(text in marked for text in self._kinds)
         parts: list[Part] = []
         kinds: list[str] = []
         for number, start in enumerate(edges[:-1]):
-            for at, piece in enumerate(separator.split(marked[start : edges[number + 1]])):
-                if at % 2 == 0 and piece:
-                    parts.append(TextPart(piece, loss=number % 2 == 1, special=True))
-                elif at % 2 and piece is not None:
-                    parts += media[len(kinds) : len(kinds) + 1]
-                    kinds.append(self._kinds[piece])
+            for section in marks.split(marked[start : edges[number + 1]]):
+                pieces = self._placeholder.split(section) if shown else [section]
+                for at, piece in enumerate(pieces):
+                    if at % 2:
+                        parts += media[len(kinds) : len(kinds) + 1]
+                        kinds.append(self._kinds[piece])
+                    elif piece:
+                        parts.append(TextPart(piece, loss=number % 2 == 1, special=True))
         if kinds != [kind_of_medium(medium) for medium in media]:
             self.check_media()
             raise SampleError(
@@ -319,7 +321,7 @@ class _Conversation:
         for count, character in enumerate(marked):
             if at == len(prefix):
                 return count
-            at += character not in self._marks.any[1:-1]
+            at += character not in self._marks.all
         return len(marked)
 
     def _unclear(self, span: Span) -> SampleError:

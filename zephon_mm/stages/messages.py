@@ -54,13 +54,19 @@ class Marks:
             if len(free) < 3:
                 raise SampleError("the text uses nearly every Unicode noncharacter", stage="format")
             self.start, self.end, self.cut = free[:3]
-        self.any = f"[{self.start}{self.end}{self.cut}]"
+        self.all = self.start + self.end + self.cut
 
     def without(self, text: str) -> str:
         """The text without marks."""
         for mark in (self.start, self.end, self.cut):
             text = text.replace(mark, "")
         return text
+
+    def split(self, text: str) -> list[str]:
+        """The pieces of the text between marks."""
+        for mark in (self.start, self.end):
+            text = text.replace(mark, self.cut)
+        return text.split(self.cut)
 
     def cut_apart(self, text: str, tokenizer: Tokenizer) -> str:
         """The text with every control token in it cut in two."""

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from tests.tiny import write_tokenizer
@@ -14,7 +16,7 @@ from zephon_mm.errors import SampleError
 from zephon_mm.models import load_tokenizer
 from zephon_mm.models.tokenizer import Tokenizer
 from zephon_mm.sample import TextPart
-from zephon_mm.stages.tokens import Block, Encoded, encode_documents
+from zephon_mm.stages.tokens import Block, Encoded, _Run, _use_offsets, encode_documents
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +127,13 @@ def test_documents_do_not_touch_each_other(tokenizer: Tokenizer) -> None:
         assert result.tokens.tolist() == tokenizer.encode(text, special=False).tolist()
 
 
+TEXTS = st.text(st.sampled_from("ab \n.cté猫😀<|>"), max_size=6) | st.sampled_from(
+    ["<|im_end|>", " the horse", "\u0301", "assistant\n"]
+)
 PARTS = st.lists(
     st.builds(
         TextPart,
-        st.text(st.sampled_from("ab \n.cté猫😀<|>"), max_size=6)
-        | st.sampled_from(["<|im_end|>", " the horse", "\u0301"]),
+        TEXTS,
         loss=st.booleans(),
         special=st.booleans(),
     ),
@@ -151,3 +155,33 @@ def test_any_parts(tokenizer: Tokenizer, parts: list[TextPart]) -> None:
         assert not result.loss.any()
     if any(part.loss and part.text for part in parts):
         assert result.loss.any()
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> list[Tokenizer]:
+    """Byte-level; the same with NFC; and words with one token for all that are unknown."""
+    composing, words = (tmp_path_factory.mktemp(name) for name in ("nfc", "words"))
+    data = json.loads(write_tokenizer(composing).joinpath("tokenizer.json").read_text())
+    composing.joinpath("tokenizer.json").write_text(
+        json.dumps(data | {"normalizer": {"type": "NFC"}})
+    )
+    known = ["<unk>", "<|endoftext|>", "a", "b", "horse", ".", "cat"]
+    backend = Backend(models.WordLevel({word: at for at, word in enumerate(known)}, "<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.decoder = decoders.Fuse()
+    backend.save(str(words / "tokenizer.json"))
+    return [tokenizer, load_tokenizer(composing), load_tokenizer(words)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(at=st.integers(0, 2), head=TEXTS, text=TEXTS)
+def test_heads_give_the_loss_that_offsets_give(
+    tokenizers: list[Tokenizer], at: int, head: str, text: str
+) -> None:
+    tokenizer = tokenizers[at]
+    result = encode(tokenizer, TextPart(head, loss=False), TextPart(text))
+    run = _Run([head, text], [False, True])
+    _use_offsets(run, tokenizer)
+    assert run.loss is not None
+    assert result.tokens.tolist() == run.ids
+    assert result.loss.tolist() == run.loss.tolist()
