@@ -1,0 +1,54 @@
+"""webdataset 1.0: its own shards, shuffled by shard, packed in its workers, which are processes.
+
+It keeps no place to go on from: its documentation starts a resumed run on other shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from benchmarks.compare.feeding import Flat, Maker, Rows, deliver, flat
+from benchmarks.compare.protocol import begin
+
+
+def main() -> None:
+    """Do the job of the command line."""
+    job, meter = begin()
+    import torch
+    import webdataset as wds
+
+    version = wds.__version__
+    if job.kind == "save" or job.state:
+        meter.skip("it has no state to save", version=version)
+    if job.workers and job.mode == "threads":
+        meter.skip("its workers are processes", version=version)
+    if len(job.shards) < job.dp_size * max(1, job.workers):
+        meter.skip("each worker of each rank needs a shard", version=version)
+    maker = Maker(job)
+
+    def make(sample: dict[str, Any]) -> Any:
+        return maker({k: v for k, v in sample.items() if not k.startswith("__")})
+
+    def pack(documents: Any) -> Iterator[Flat]:
+        return (flat(row, torch.tensor) for row in Rows(job, ([d] for d in documents)))
+
+    def of_rank(urls: Any) -> Any:
+        return islice(urls, job.dp_rank, None, job.dp_size)
+
+    torch.set_num_threads(1)
+    meter.imported()
+    data = wds.WebDataset(
+        job.shards, shardshuffle=100, detshuffle=True, seed=job.seed, nodesplitter=of_rank
+    )
+    data = data.repeat().map(make).compose(pack).batched(job.batch // job.dp_size, list)
+    loader = wds.WebLoader(data, batch_size=None, num_workers=job.workers)
+    for rows in loader:
+        if deliver(job, meter, rows):
+            break
+    meter.finish(version=version)
+
+
+if __name__ == "__main__":
+    main()
