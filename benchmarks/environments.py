@@ -24,7 +24,8 @@ class Contestant:
     """What a script of ``compare/`` needs.
 
     Attributes:
-        requirements: Of pip, each pinned; empty: it runs in the harness's own environment.
+        requirements: Of pip, each pinned; empty: it runs in the harness's own environment. One of
+            a package of `COMMON` takes that one's place.
         prepare: Whether the script's ``--prepare FOLDER`` writes the data in the peer's format.
         index: Another package index, such as that of PyTorch's CPU wheels.
     """
@@ -46,6 +47,18 @@ CONTESTANTS: dict[str, Contestant] = {
     "grain": Contestant(("grain==0.2.18", "array-record==0.8.6"), prepare=True),
     "datasets": Contestant(("datasets==5.2.0", "torchdata==0.11.0", "torch==2.14.1"), prepare=True),
     "spdl": Contestant(("spdl==0.8.0",)),
+    "streaming": Contestant(
+        (
+            "mosaicml-streaming==0.13.0",
+            "torch==2.14.1",
+            "torchvision==0.29.1",
+            "numpy==2.1.3",  # it needs one below 2.2, and transformers below 5, which this suits:
+            "tokenizers==0.22.2",
+        ),
+        prepare=True,
+    ),
+    "litdata": Contestant(("litdata==0.2.76", "torch==2.14.1"), prepare=True),
+    "energon": Contestant(("megatron-energon==7.4.1", "torch==2.14.1"), prepare=True),
 }
 """By the name of their script in ``compare/``."""
 
@@ -82,7 +95,9 @@ def interpreter(name: str, cache: Path, say: Callable[[str], None] = lambda line
     _run([sys.executable, "-m", "venv", str(folder)])
     extra = [] if contestant.index is None else ["--extra-index-url", contestant.index]
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _run([*pip, *extra, *COMMON, *contestant.requirements])
+    own = {requirement.partition("==")[0] for requirement in contestant.requirements}
+    common = [shared for shared in COMMON if shared.partition("==")[0] not in own]
+    _run([*pip, *extra, *common, *contestant.requirements])
     (folder / "complete").touch()
     return python
 

@@ -1,0 +1,91 @@
+"""MosaicML Streaming 0.13: MDS shards, shuffled as it does by default; packed in the main process.
+
+Its loader's state says how many samples were taken; the documents that wait are the script's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare import shards
+from benchmarks.compare.feeding import Maker, Rows, arrays, feed, tensors
+from benchmarks.compare.protocol import begin
+from benchmarks.compare.work import Document
+
+NAME = "streaming"
+DOCUMENTS = 16
+"""Documents that a worker sends at once."""
+
+
+def write(tars: list[str], target: str) -> None:
+    """MDS; where fields differ from sample to sample, all in one."""
+    from streaming import MDSWriter
+
+    fields = shards.same_fields(tars[0])
+    columns = dict.fromkeys(fields, "bytes") if fields else {"members": "pkl"}
+    with MDSWriter(out=target, columns=columns) as writer:
+        for tar in tars:
+            for sample in shards.samples(tar):
+                writer.write(sample if fields else {"members": sample})
+
+
+def main() -> None:
+    """Do the job of the command line."""
+    if shards.prepare(NAME, write):
+        return
+    job, meter = begin()
+    import streaming
+    import torch
+    from streaming.base.util import clean_stale_shared_memory
+
+    version = streaming.__version__
+    if job.workers and job.mode == "threads":
+        meter.skip("its workers are processes", version=version)
+    # Each rank alone, as if on a node of its own.
+    os.environ |= {"RANK": str(job.dp_rank), "WORLD_SIZE": str(job.dp_size)}
+    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    maker = Maker(job)
+
+    class Documents(streaming.StreamingDataset):  # type: ignore[misc]
+        """Samples made documents where they are read."""
+
+        def __getitem__(self, at: Any) -> Any:
+            sample = super().__getitem__(at)
+            return maker(sample.get("members", sample))
+
+    torch.set_num_threads(1)
+    meter.imported()
+    clean_stale_shared_memory()
+    data = Documents(
+        local=str(shards.prepared(job.data, NAME) / job.work),
+        shuffle=True,
+        shuffle_seed=job.seed,
+        batch_size=DOCUMENTS,
+        num_canonical_nodes=job.lanes,
+    )
+    loader = streaming.StreamingDataLoader(
+        data, batch_size=DOCUMENTS, num_workers=job.workers, collate_fn=tensors
+    )
+    state = None
+    if job.state and job.kind != "save":
+        state = torch.load(job.state, weights_only=False)
+        loader.load_state_dict(state["loader"])
+
+    def lists() -> Iterator[list[Document]]:
+        while True:
+            yield from map(arrays, loader)
+
+    rows = Rows(job, lists())
+    if state is not None:
+        rows.load_state_dict(state["rows"])
+    feed(job, meter, rows)
+    if job.state and job.kind == "save":
+        torch.save({"loader": loader.state_dict(), "rows": rows.state_dict()}, Path(job.state))
+    meter.finish(version=version, prepared_s=shards.seconds(job, NAME))
+
+
+if __name__ == "__main__":
+    main()
