@@ -74,7 +74,7 @@ class ChatTemplate:
         self._marks_generation = has_generation(source)
         try:
             self._plain = compile_template(source)
-            self._generation = compile_template(source, marked=True)
+            self._generation = compile_template(source, marked=self._marks_generation)
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(
                 f"{self._where}: its chat template is not Jinja (line {error.lineno}: "

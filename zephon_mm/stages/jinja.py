@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import Any
 
 import jinja2
@@ -31,8 +32,9 @@ def has_generation(source: str) -> bool:
     return _GENERATION.search(source) is not None
 
 
+@lru_cache(maxsize=16)
 def compile_template(source: str, *, marked: bool = False) -> jinja2.Template:
-    """The template; with ``marked``, ``mark_start`` and ``mark_end`` stand around generation.
+    """The template, compiled once. ``marked``: generation stands between the marks.
 
     Raises jinja2.TemplateSyntaxError.
     """

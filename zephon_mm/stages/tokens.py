@@ -79,6 +79,8 @@ class _Control:
 
 
 _Item = _Run | _Control | Block
+_Pieces = list[tuple[str, int | None]]
+_SHORT = 100  # characters: what templates write comes again, in every turn
 
 
 def encode_documents(
@@ -86,9 +88,10 @@ def encode_documents(
 ) -> list[Encoded | SampleError]:
     """Tokens of each document, in order; a document whose text can't be encoded gives its error."""
     results: list[list[_Item] | SampleError] = []
+    seen: dict[str, _Pieces] = {}
     for parts in documents:
         try:
-            results.append(_items(parts, tokenizer))
+            results.append(_items(parts, tokenizer, seen))
         except SampleError as error:
             results.append(error)
     found = [items for items in results if not isinstance(items, SampleError)]
@@ -117,7 +120,10 @@ def _encode(runs: Sequence[_Run], tokenizer: Tokenizer) -> None:
             _use_offsets(run, tokenizer)
 
 
-def _items(parts: Sequence[TextPart | Block], tokenizer: Tokenizer) -> list[_Item]:
+def _items(
+    parts: Sequence[TextPart | Block], tokenizer: Tokenizer, seen: dict[str, _Pieces]
+) -> list[_Item]:
+    """The parts cut into runs, control tokens and blocks; ``seen``: short texts cut before."""
     items: list[_Item] = []
     for part in parts:
         if isinstance(part, Block):
@@ -129,7 +135,11 @@ def _items(parts: Sequence[TextPart | Block], tokenizer: Tokenizer) -> list[_Ite
             raise SampleError(
                 f"text holds half a surrogate pair (character {error.start})", stage="tokenise"
             ) from error
-        pieces = tokenizer.split_control(part.text) if part.special else [(part.text, None)]
+        pieces = seen.get(part.text) if part.special else [(part.text, None)]
+        if pieces is None:
+            pieces = tokenizer.split_control(part.text)
+            if len(part.text) <= _SHORT:
+                seen[part.text] = pieces
         for text, token in pieces:
             if token is not None:
                 items.append(_Control(token, part.loss))
