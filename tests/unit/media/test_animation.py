@@ -7,8 +7,10 @@ import struct
 import zlib
 from collections.abc import Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -339,3 +341,21 @@ def test_a_frame_outside_is_refused() -> None:
     with pytest.raises(MediaError, match="frame 3 of an animation of 3"):
         shown(data, [3])
     assert AnimationDecoder().refusal(clip(data)) is None
+
+
+def test_animations_of_the_cases(cases: Path) -> None:
+    """Real files: every frame of a GIF as FFmpeg composes it; the same times in GIF and WebP."""
+    folder = cases / "media" / "image"
+    data = (folder / "iss634.gif").read_bytes()
+    with av.open(io.BytesIO(data), format="gif") as file:
+        rgba = [frame.to_ndarray(format="rgba").astype(int) for frame in file.decode(video=0)]
+    found = shown(data)
+    assert len(found) == len(rgba) == 42
+    for ours, theirs in zip(found, rgba, strict=True):
+        over_white = np.where(theirs[..., 3:] == 0, 255, theirs[..., :3])
+        assert np.array_equal(ours, over_white)
+    other = (folder / "iss634.webp").read_bytes()
+    assert seconds(clip(other)) == seconds(clip(data))
+    for name in ("iss634.webp", "mode_16bit.png"):
+        whole = (folder / name).read_bytes()
+        assert verify_member(name, whole, probe_member(name, whole)), name
