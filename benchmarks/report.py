@@ -21,6 +21,13 @@ COLUMNS: tuple[tuple[str, str, float], ...] = (
 def table(rows: list[Row]) -> Table:
     """A line a summary: median figures, and the paired ratios of CPU rates and first batches."""
     made = Table()
+    if not any("values" in row for row in rows):
+        for head in ("contestant", "work", "what", "result"):
+            made.add_column(head, overflow="fold")
+        for row in rows:
+            result = row.get("verdict") or row.get("skipped") or row.get("failed")
+            made.add_row(row["contestant"], row["work"], _what(row), result)
+        return made
     heads = [head for _, head, _ in COLUMNS]
     for head in ("contestant", "what", *heads, "÷ other: CPU rate", "first batch"):
         made.add_column(head, overflow="fold")
@@ -45,7 +52,7 @@ def _what(row: Row) -> str:
             ranks = f" on {row['ranks']} ranks" if row.get("ranks", 1) > 1 else ""
             size = f", state {row['state_bytes']} bytes" if "state_bytes" in row else ""
             return text.format(row[name]) + ranks + size
-    return f"{row['mode']} {row['workers'] or ''}".strip()
+    return f"{row.get('mode', '')} {row.get('workers') or ''}".strip()
 
 
 def _figure(spread: list[float] | None, unit: float) -> str:
