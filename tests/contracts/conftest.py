@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,19 @@ def clips(mixed: DataConfig) -> DataConfig:
 
 
 @pytest.fixture(scope="session")
-def serial_clips(clips: DataConfig) -> list[str]:
+def pictures(mixed: DataConfig) -> DataConfig:
+    """A few pictures and clips."""
+    kept = tuple(source for source in mixed.sources if source.id in ("pictures", "clips"))
+    return replace(mixed, sources=kept, global_batch=2, lanes=2, stop=Stop(num_steps=3))
+
+
+@pytest.fixture(scope="session")
+def serial_run(clips: DataConfig) -> tuple[list[str], dict[str, Any]]:
+    """Digests of the steps of `clips`, made in one thread, and the state at the end."""
+    return run(clips, SERIAL)
+
+
+@pytest.fixture(scope="session")
+def serial_clips(serial_run: tuple[list[str], dict[str, Any]]) -> list[str]:
     """Digests of the steps of `clips`, made in one thread."""
-    return run(clips, SERIAL)[0]
+    return serial_run[0]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.unit.backends import workers
-from zephon_mm.backends import ByteBudget, Cancelled, ProcessesBackend, template, wire
+from zephon_mm.backends import ByteBudget, Cancelled, ProcessesBackend, child, template, wire
 from zephon_mm.errors import WorkerDiedError, WorkerError
 
 Wait = Callable[..., bool]
@@ -209,7 +209,10 @@ def test_a_callable_is_sent_once_shares_its_parts_and_its_counts_come_back(
 
 
 def test_the_libraries_of_a_worker_use_one_thread(backend: ProcessesBackend) -> None:
-    assert backend.submit(workers.threads, None).result() == (1, "false")
+    """A worker's environment from its first moment: libraries that it loads later obey it."""
+    assert backend.submit(workers.variables, tuple(child.ONE_THREAD)).result() == child.ONE_THREAD
+    assert child.ONE_THREAD["OMP_NUM_THREADS"] == "1"
+    assert child.ONE_THREAD["TOKENIZERS_PARALLELISM"] == "false"
 
 
 def test_a_dead_worker_is_replaced_and_its_item_done_again(
@@ -286,7 +289,9 @@ def test_a_killed_template_is_replaced_with_its_workers(
     assert where == {"unpickled": anew, "ready": anew} and alive(anew)
 
 
-def test_beside_a_thread_nothing_is_forked(caplog: pytest.LogCaptureFixture) -> None:
+def test_beside_a_thread_nothing_is_forked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     backend = ProcessesBackend(2)
     for _ in range(10):
         pid, _ = backend.submit(workers.Wants(), "tests.unit.backends.threaded").result()
@@ -295,10 +300,8 @@ def test_beside_a_thread_nothing_is_forked(caplog: pytest.LogCaptureFixture) -> 
     pid, _, where = backend.submit(workers.Shares("threads"), None).result()
     assert where == {"unpickled": pid}, "as it does by itself, at its first call"
     running = pids(backend, 2)
-    tickets = [backend.submit(workers.die_at, (i, 1)) for i in range(3)]
-    assert tickets[2].result() == 2
-    with pytest.raises(WorkerDiedError, match="killed by SIGKILL"):
-        tickets[1].result()
+    assert backend.submit(workers.die_once, str(tmp_path / "died")).result() == "done"
+    assert "died (killed by SIGKILL)" in caplog.text
     running |= pids(backend, 2)
     backend.close()
     assert not any(map(alive, running))

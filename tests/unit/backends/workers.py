@@ -24,6 +24,13 @@ def threads(_: object) -> tuple[int, str]:
     return torch.get_num_threads(), os.environ["TOKENIZERS_PARALLELISM"]
 
 
+def variables(names: tuple[str, ...]) -> dict[str, str]:
+    """Of the environment that the process, or the one that forked it, was started with."""
+    pairs = Path("/proc/self/environ").read_text().split("\0")
+    found = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    return {name: found[name] for name in names}
+
+
 def noise(item: tuple[int, int]) -> dict[str, Any]:
     """Arrays of a seed: one of ``size`` bytes, one small, one that is not contiguous."""
     seed, size = item
