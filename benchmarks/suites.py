@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare.protocol import Job, Mode, Work
-from benchmarks.harness import Bench, Entry, Row
+from benchmarks.compare.protocol import Job, Kind, Mode, Work
+from benchmarks.harness import Bench, Entry, Row, summary
 
 BATCH = {"text": 8, "image_text": 8, "video_360p": 2, "video_720p": 2, "interleaved": 4}
 """Packed rows a step."""
@@ -88,8 +88,6 @@ def restore(
 def _restored(
     bench: Bench, cold: Entry, warm: Entry, rounds: int, step: int, state_bytes: int
 ) -> Row:
-    from benchmarks.harness import summary
-
     more = {"suite": "restore", "at_step": step}
     pairs = [
         (bench.run(cold, round=number, cold=True, **more), bench.run(warm, round=number, **more))
@@ -108,21 +106,21 @@ def _without_runs(bench: Bench, name: str, saved: Row, step: int) -> Row:
 def lanes(bench: Bench, job: Job, rounds: int) -> list[Row]:
     """Ours with 1 … 1,024 lanes on one rank, and one lane of 1,024; against one lane of one.
 
-    64 rows a step on one rank, however many lanes up to 64; 1,024 with 1,024.
+    64 rows a step on one rank, however many lanes up to 64; 1,024 with 1,024: to the first batch.
+    Of one lane of 1,024 the steady rate, too, one row a step.
     """
     found = []
     for count, ranks in LANES:
         rows = 1 if ranks > 1 else max(64, count)
-        one = dataclasses.replace(job, lanes=1, batch=rows)
-        many = dataclasses.replace(job, lanes=count, batch=rows * ranks, dp_size=ranks)
+        kind: Kind = "throughput" if ranks > 1 else "restore"
+        one = dataclasses.replace(job, kind=kind, lanes=1, batch=rows)
+        many = dataclasses.replace(one, lanes=count, batch=rows * ranks, dp_size=ranks)
         entries = {"one": Entry("ours", one), "many": Entry("ours", many)}
         more = {"suite": "lanes", "lanes": count, "ranks": ranks}
         runs: dict[str, list[Row]] = {"one": [], "many": []}
         for number in range(rounds):
             for label, entry in entries.items():
                 runs[label].append(bench.run(entry, round=number, entry=label, **more))
-        from benchmarks.harness import summary
-
         row = summary(entries["many"], runs["many"], runs["one"], "one lane")
         found.append(bench.keep(row | more))
     return found
