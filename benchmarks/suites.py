@@ -120,7 +120,7 @@ def lanes(bench: Bench, job: Job, rounds: int) -> list[Row]:
         runs: dict[str, list[Row]] = {"one": [], "many": []}
         for number in range(rounds):
             for label, entry in entries.items():
-                runs[label].append(bench.run(entry, round=number, entry=label, **more))
+                runs[label].append(bench.run(entry, round=number, side=label, **more))
         row = summary(entries["many"], runs["many"], runs["one"], "one lane")
         found.append(bench.keep(row | more))
     return found
