@@ -161,14 +161,15 @@ class QwenFamily(ABC):
 
     def positions(self, tokens: NDArray[np.int32], media: Sequence[MediaSpan]) -> NDArray[np.int64]:
         steps = np.ones(len(tokens), np.int64)
-        offsets: list[tuple[NDArray[np.intp], NDArray[np.int64]]] = []
+        offsets: list[tuple[Any, NDArray[np.int64]]] = []
         for span in media:
             placeholder = self.vision.image if span.kind == "image" else self.vision.video
             at = np.flatnonzero(tokens[span.start : span.stop] == placeholder) + span.start
             steps[at] = 0
             last = np.append(np.flatnonzero(np.diff(at) != 1), len(at) - 1)
             steps[at[last]] = max(span.grid[1:]) // self.patches.merge_size
-            offsets.append((at, self._offsets(span)))
+            where = slice(at[0], at[-1] + 1) if len(last) == 1 else at
+            offsets.append((where, self._offsets(span)))
         starts = np.cumsum(steps) - steps
         positions = np.tile(starts, (3, 1))
         for at, offset in offsets:
@@ -180,8 +181,11 @@ class QwenFamily(ABC):
         merge = self.patches.merge_size
         grid_t, high, wide = span.grid[0], span.grid[1] // merge, span.grid[2] // merge
         time = self._times(span, grid_t)
-        axes = np.meshgrid(time, np.arange(high), np.arange(wide), indexing="ij")
-        return np.stack(axes).reshape(3, -1).astype(np.int64)
+        offsets = np.empty((3, grid_t, high, wide), np.int64)
+        offsets[0] = time[:, None, None]
+        offsets[1] = np.arange(high)[:, None]
+        offsets[2] = np.arange(wide)
+        return offsets.reshape(3, -1)
 
     def _times(self, span: MediaSpan, grid_t: int) -> NDArray[np.int64]:
         """Temporal offsets of a medium's temporal patches, int64 [grid_t]."""

@@ -32,6 +32,7 @@ T = TypeVar("T")
 _Key = tuple[int, int]
 
 _MAX_INDICES = 4096
+_MAX_MEMBERS, _MAX_PROBE = 256, 1 << 16  # kept of the index's rows, with probes of so many bytes
 
 
 @dataclass(slots=True)
@@ -166,6 +167,7 @@ class ShardReader:
         self._opener = opener
         self._shards: _Recent[Storage] = _Recent(max_open_shards, None, _let_go)
         self._indices: _Recent[ShardIndex] = _Recent(_MAX_INDICES, max_index_bytes, _let_go)
+        self._members: dict[tuple[int, int, int], Member] = {}  # asked for a few times in a row
         self._neighbours = Neighbours(self._fetch, max_ahead_bytes // 2)
         self._expected = Expected(self._fetch, max_ahead_bytes // 2)
         self._ahead = max_ahead_bytes > 0
@@ -192,8 +194,16 @@ class ShardReader:
 
     def member(self, source: int, shard: int, position: int) -> Member:
         """What the index says of a member. Raises as `index`."""
-        index = self.index(source, shard)
-        return self._try(index.shard, lambda: index.member(position))
+        place = (source, shard, position)
+        member = self._members.get(place)
+        if member is None:
+            index = self.index(source, shard)
+            member = self._try(index.shard, lambda: index.member(position))
+            if len(self._members) >= _MAX_MEMBERS:
+                self._members.clear()
+            if len(member.probe or b"") <= _MAX_PROBE:
+                self._members[place] = member
+        return member
 
     def read(self, source: int, shard: int, position: int) -> Data:
         """A member's bytes, holes of a sparse member filled; a view where nothing was copied.
@@ -249,6 +259,7 @@ class ShardReader:
 
     def close(self) -> None:
         """Let go of everything; a later read opens it again."""
+        self._members.clear()
         self._neighbours.clear()
         self._expected.clear()
         self._shards.clear()
