@@ -70,10 +70,11 @@ def default_cache() -> Path:
 
 
 def folder_of(name: str, cache: Path) -> Path:
-    """Where the contestant's environment lies, made or not."""
+    """Where the contestant's environment lies, made or not; those of equal needs share one."""
     contestant = CONTESTANTS[name]
     what = "\n".join((sys.version, *COMMON, *contestant.requirements, str(contestant.index)))
-    return cache / "environments" / f"{name}-{hashlib.sha256(what.encode()).hexdigest()[:10]}"
+    first = contestant.requirements[0].partition("==")[0].partition("[")[0]
+    return cache / "environments" / f"{first}-{hashlib.sha256(what.encode()).hexdigest()[:10]}"
 
 
 def interpreter(name: str, cache: Path, say: Callable[[str], None] = lambda line: None) -> Path:
