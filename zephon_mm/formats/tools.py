@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from .base import checked_list, checked_object, checked_text, kind_of, malformed, parse_json
 
 _THOUGHT = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
+_DEEPEST = 100
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -79,5 +81,18 @@ def _call(value: Any, what: str) -> dict[str, Any]:
 
 
 def _written(value: Any, what: str) -> str:
-    """JSON as it is kept; SampleError for text that no tokeniser can take."""
+    """JSON as it is kept; SampleError for text that no tokeniser can take, or deep nesting."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            break
+    else:
+        raise malformed(f"{what} is nested deeper than {_DEEPEST} levels")
     return checked_text(json.dumps(value, ensure_ascii=False), what)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

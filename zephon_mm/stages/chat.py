@@ -32,13 +32,16 @@ from .messages import (
     Marks,
     Span,
     Style,
+    has_text,
     kind_of_medium,
     marked_messages,
     plain_messages,
+    with_mark,
 )
 from .turns import Frame, learn_frame
 
 _STYLES: tuple[Style, ...] = ("outside", "inside", "loss")
+_MOST_RENDERED = 10**7
 _Interval = tuple[int, int]
 
 
@@ -102,6 +105,9 @@ class ChatTemplate:
                 return _Conversation(self, turns, tools, form).parts()
             except SampleError as error:
                 first = first or error
+            except RecursionError:
+                reason = "a call or a tool's description is nested too deep"
+                raise SampleError(reason, stage="format") from None
         assert first is not None
         raise first
 
@@ -207,15 +213,16 @@ class _Conversation:
         self._tools = tools
         self._form = form
         self._marks = Marks(turns, tools)
+        self._rendered = 0
 
     def parts(self) -> tuple[Part, ...]:
         """See `ChatTemplate.render`."""
         turns, marks, template = self._turns, self._marks, self._template
         plain = self._plain()
-        self._check_others(plain)
+        self._check_others()
         marker = Marker(marks, None, template.tokenizer)
-        tools = marker.cut(self._tools)
-        why = ""
+        tools = self._tools and json.dumps(marker.cut_json(self._tools), ensure_ascii=False)
+        why, unclear = "", None
         for style in _STYLES:
             marker = Marker(marks, style, template.tokenizer)
             messages = marked_messages(turns, self._form, marker)
@@ -230,7 +237,11 @@ class _Conversation:
                 continue
             lost = _lost(marked, found, marker.spans, marks)
             if lost is None:
-                targets = self._targets(marked, plain, found, marker.spans)
+                try:
+                    targets = self._targets(marked, plain, found, marker.spans)
+                except SampleError as error:
+                    unclear = error
+                    break
                 return template.cut(marked, targets, marks, turns)
             why = why or f" (it leaves out the {lost.kind} of message {lost.turn + 1})"
         if template.marks_generation and all(t.loss == (t.role == "assistant") for t in turns):
@@ -240,7 +251,7 @@ class _Conversation:
             generated = _between(marked, marks)
             if marks.without(marked) == plain and self._whole(marked, generated):
                 return template.cut(marked, generated or [], marks, turns)
-        raise SampleError(
+        raise unclear or SampleError(
             f"the chat template rewrites messages of this conversation{why}, so what the assistant "
             "said can't be told from the rest",
             stage="format",
@@ -263,32 +274,45 @@ class _Conversation:
             )
         return plain
 
-    def _check_others(self, plain: str) -> None:
+    def _check_others(self) -> None:
         """Raise SampleError for a tool's answer that the template doesn't write."""
-        for number, turn in enumerate(self._turns):
-            for part in turn.parts if turn.role == "tool" else ():
-                text = part.text.strip() if isinstance(part, TextPart) else ""
-                if text not in plain and json.dumps(text, ensure_ascii=False)[1:-1] not in plain:
-                    raise SampleError(
-                        "the chat template has no place for what a tool answers (message "
-                        f"{number + 1}): use the template of a model that calls tools",
-                        stage="format",
-                    )
+        said = [at for at, turn in enumerate(self._turns) if turn.role == "tool" and has_text(turn)]
+        if not said or self._written(said) >= len(said):
+            return
+        lost = next((at for at in said if not self._written([at])), said[-1])
+        raise SampleError(
+            f"the chat template has no place for what a tool answers (message {lost + 1}): use the "
+            "template of a model that calls tools",
+            stage="format",
+        )
+
+    def _written(self, numbers: Sequence[int]) -> int:
+        """How many of the turns of these numbers, which have text, the template writes."""
+        cut, turns = self._marks.cut, list(self._turns)
+        for number in numbers:
+            turns[number] = with_mark(turns[number], cut)
+        try:
+            text = self._template.write(plain_messages(turns, self._form), self._tools)
+        except SampleError:  # it looks into them, so it has a place for them
+            return len(numbers)
+        return text.count(cut) + text.count(json.dumps(cut)[1:-1])
 
     def _targets(
         self, marked: str, plain: str, found: Sequence[_Interval], spans: Sequence[Span]
     ) -> list[_Interval]:
         """Where the assistant's turns are in the marked text, from the texts found in it."""
         frame = self._template.frame
-        cut = self._marks.cut
+        other = self._marks.other
         targets: list[_Interval] = []
         for at, (span, (start, stop)) in enumerate(zip(spans, found, strict=True)):
             free = targets[-1][1] if targets else 0
             if at and spans[at - 1].turn == span.turn:
-                if spans[at - 1].kind == "tool call" or cut not in marked[free:start]:
+                if other not in marked[free:start]:
                     start = free
+                elif spans[at - 1].kind == "tool call":  # an answer stands between two calls
+                    raise self._unclear(span)
             else:
-                begun = frame.begins(marked, free, start, cut)
+                begun = frame.begins(marked, free, start, other)
                 if begun is None and not span.first:
                     if not frame.from_prefix:
                         raise self._unclear(span)
@@ -298,7 +322,7 @@ class _Conversation:
                 start = start if begun is None else begun
             if at + 1 == len(spans) or spans[at + 1].turn != span.turn:
                 limit = found[at + 1][0] if at + 1 < len(found) else len(marked)
-                ended = frame.ends(marked, stop + 1, limit, cut, text=span.kind == "text")
+                ended = frame.ends(marked, stop + 1, limit, other, text=span.kind == "text")
                 if ended is None:
                     ended = self._prefix(marked, plain, span.turn + 1, ask=False)
                     if not stop < ended <= limit:
@@ -315,14 +339,14 @@ class _Conversation:
             prefix = self._template.write(messages, self._tools, ask=ask)
         except SampleError:
             return -1
-        if not plain.startswith(prefix):
-            return -1
-        at = 0
-        for count, character in enumerate(marked):
-            if at == len(prefix):
-                return count
-            at += character not in self._marks.all
-        return len(marked)
+        self._rendered += len(prefix)
+        if self._rendered > _MOST_RENDERED:
+            raise SampleError(
+                f"the conversation has too many turns that only what comes before them, rendered "
+                f"alone, can tell apart (over {_MOST_RENDERED} characters of it): cut it",
+                stage="format",
+            )
+        return self._marks.place(marked, len(prefix)) if plain.startswith(prefix) else -1
 
     def _unclear(self, span: Span) -> SampleError:
         return SampleError(

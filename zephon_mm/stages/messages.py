@@ -1,16 +1,17 @@
 """A conversation's messages as chat templates take them, plain or with marks in their texts.
 
 Marks are Unicode noncharacters that the conversation does not use: one where a text of the
-assistant's starts, one where it ends, and a cut. Cuts lie inside control tokens that a message or
-a tool's description spells, so that these stay text, and around the texts of the others.
+assistant's starts, one where it ends, one around the texts of the others, and a cut. Cuts lie
+inside control tokens that a message or a tool's description spells, so that these stay text.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..errors import SampleError
@@ -43,28 +44,34 @@ class Span:
 
 
 class Marks:
-    """Three characters that a conversation doesn't use: text start, text end, and a cut."""
+    """Characters that a conversation doesn't use: text start, text end, the others', and a cut."""
 
     def __init__(self, turns: Sequence[Turn], tools: str = "") -> None:
         texts = [part.text for t in turns for part in t.parts if isinstance(part, TextPart)]
-        used = "".join((tools, *texts, *(t.reasoning + t.calls for t in turns)))
-        self.start, self.end, self.cut = _NONCHARACTERS[:3]
+        more = (t.reasoning + t.calls + t.call_id + t.name for t in turns)
+        used = "".join((tools, *texts, *more))
+        found = _NONCHARACTERS[:4]
         if not used.isascii():
-            free = [mark for mark in _NONCHARACTERS if mark not in used]
-            if len(free) < 3:
+            found = [mark for mark in _NONCHARACTERS if mark not in used][:4]
+            if len(found) < 4:
                 raise SampleError("the text uses nearly every Unicode noncharacter", stage="format")
-            self.start, self.end, self.cut = free[:3]
-        self.all = self.start + self.end + self.cut
+        self.start, self.end, self.other, self.cut = found
+        self.all = "".join(found)
 
     def without(self, text: str) -> str:
         """The text without marks."""
-        for mark in (self.start, self.end, self.cut):
+        for mark in self.all:
             text = text.replace(mark, "")
         return text
 
+    def place(self, marked: str, length: int) -> int:
+        """Where in a marked text its first ``length`` characters that are no marks end."""
+        found = re.finditer(f"[{self.all}]", marked)
+        return length + bisect_left([at.start() - n for n, at in enumerate(found)], length)
+
     def split(self, text: str) -> list[str]:
         """The pieces of the text between marks."""
-        for mark in (self.start, self.end):
+        for mark in self.all[:-1]:
             text = text.replace(mark, self.cut)
         return text.split(self.cut)
 
@@ -80,7 +87,7 @@ class Marker:
     """Puts marks into messages, and notes what they surround, in order.
 
     ``outside``: marks around every text; ``inside``: within its outer white space, and apart at
-    ``<think>`` and ``</think>``; ``loss``: the same, for turns to learn from only.
+    ``<think>`` and ``</think>``; ``loss``: the same, for turns to learn from and tools' only.
     """
 
     def __init__(self, marks: Marks, style: Style | None, tokenizer: Tokenizer) -> None:
@@ -101,14 +108,14 @@ class Marker:
     ) -> str:
         """A text of a message, with marks.
 
-        ``first``: nothing of the message comes before it; ``hidden``: it is no target, in a turn
-        that is.
+        ``first``: nothing of the message comes before it; ``hidden``: it is no target, but stands
+        among some.
         """
         marks, style = self._marks, self._style
         if style is None or (style == "loss" and not (loss or hidden)):
             return self.cut(text)
         if not loss:
-            return self._around(text, marks.cut, marks.cut)
+            return self._around(text, marks.other, marks.other)
         if style == "outside":
             self.spans.append(Span(turn, kind, text, first))
             return self._around(text, marks.start, marks.end)
@@ -118,17 +125,31 @@ class Marker:
             if piece in ("<think>", "</think>") or (len(pieces) > 1 and not piece.strip()):
                 made.append(piece)
                 continue
-            self.spans.append(Span(turn, kind, piece.strip(), first and not "".join(made).strip()))
+            said: Kind = "reasoning" if made and made[-1] == "<think>" else kind
+            self.spans.append(Span(turn, said, piece.strip(), first and not "".join(made).strip()))
             made.append(self._around(piece, marks.start, marks.end))
         return "".join(made)
 
     def cut(self, text: str) -> str:
-        """A text with its control tokens cut apart; JSON stays JSON of the same values."""
+        """A text with its control tokens cut apart."""
         return self._marks.cut_apart(text, self._tokenizer)
+
+    def cut_json(self, text: str) -> Any:
+        """What JSON holds, with the control tokens of its texts and keys cut apart."""
+        return self._cut_value(json.loads(text))
+
+    def _cut_value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.cut(value)
+        if isinstance(value, list):
+            return [self._cut_value(item) for item in value]
+        if isinstance(value, dict):
+            return {self.cut(key): self._cut_value(item) for key, item in value.items()}
+        return value
 
     def calls(self, calls: str, turn: int, loss: bool, json_arguments: bool) -> list[Any]:
         """The calls of a turn, the tools' names between marks."""
-        found: list[Any] = json.loads(self.cut(calls))
+        found: list[Any] = self.cut_json(calls)
         for call in found:
             function = call["function"]
             if self._style is not None and loss:
@@ -171,7 +192,7 @@ def _message(turn: Turn, number: int, marker: Marker | None, form: Form) -> dict
     elif turn.calls and marker is not None:
         message["tool_calls"] = marker.calls(turn.calls, number, turn.loss, form.json_arguments)
     if turn.call_id:
-        message["tool_call_id"] = turn.call_id
+        message["tool_call_id"] = turn.call_id if marker is None else marker.cut(turn.call_id)
     if turn.name:
         message["name"] = turn.name if marker is None else marker.cut(turn.name)
     return message
@@ -185,7 +206,7 @@ def _content(turn: Turn, number: int, marker: Marker | None, form: Form) -> Any:
         nonlocal begun
         if marker is None or (bare and not part.text.strip()):
             return part.text
-        hidden = turn.loss and not part.loss
+        hidden = turn.role == "tool" or (turn.loss and not part.loss)
         first, begun = not begun, begun or not hidden
         return marker.text(part.text, number, turn.loss and part.loss, first=first, hidden=hidden)
 
@@ -212,6 +233,21 @@ def _plain_calls(calls: str, json_arguments: bool) -> list[Any]:
         function = call["function"]
         function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
     return found
+
+
+def has_text(turn: Turn) -> bool:
+    """Whether anything is said in it."""
+    return any(isinstance(part, TextPart) and part.text.strip() for part in turn.parts)
+
+
+def with_mark(turn: Turn, mark: str) -> Turn:
+    """The turn with a mark after the first of its texts that is not blank."""
+    parts = list(turn.parts)
+    for at, part in enumerate(parts):
+        if isinstance(part, TextPart) and part.text.strip():
+            parts[at] = replace(part, text=part.text + mark)
+            break
+    return replace(turn, parts=tuple(parts))
 
 
 def kind_of_medium(part: Part) -> str:

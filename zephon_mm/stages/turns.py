@@ -2,7 +2,8 @@ r"""How a chat template frames an assistant's turn, learnt from small conversati
 
 A turn begins after the template's generation prompt (``<|im_start|>assistant\n``) and ends with
 the control token that follows the assistant's text (``<|im_end|>``). Both are looked for in marked
-text, where no message can spell a control token and the others' texts stand between cuts.
+text, where no message can spell a control token and the others' texts stand between marks of their
+own.
 """
 
 from __future__ import annotations
@@ -36,34 +37,34 @@ class Frame:
     end_token: str
     tokenizer: Tokenizer
 
-    def begins(self, marked: str, free: int, first: int, cut: str) -> int | None:
+    def begins(self, marked: str, free: int, first: int, other: str) -> int | None:
         """Where the turn begins whose first text is marked at ``first``; None: nothing says it.
 
         ``free``: where the turn before it ends.
         """
-        others = marked.rfind(cut, free, first)
+        others = marked.rfind(other, free, first)
         for header in self.headers:
             at = marked.rfind(header, max(free, others + 1), first)
             if at >= 0 and (others >= 0 or self._control(header)):  # nobody else can have said it
                 return at + len(header)
         return None
 
-    def ends(self, marked: str, after: int, limit: int, cut: str, *, text: bool) -> int | None:
+    def ends(self, marked: str, after: int, limit: int, other: str, *, text: bool) -> int | None:
         """Where the turn ends whose last text ends before ``after``; None: nothing says it.
 
         Args:
             marked: the conversation.
             after: behind the last text's mark.
             limit: where the next of the assistant's texts begins.
-            cut: the mark around the others' texts.
+            other: the mark around the others' texts.
             text: it is a message's text, after which no more than the ending is the assistant's.
         """
         if self.ending and marked.startswith(self.ending, after):
             return after + len(self.ending)
         openings = [self._control(header) or header for header in self.headers]
         at = marked.find(self.end_token, after, limit) if self.end_token else -1
-        between = marked[after:at] if at >= 0 else cut
-        if cut not in between and not any(opening in between for opening in openings):
+        between = marked[after:at] if at >= 0 else other
+        if other not in between and not any(opening in between for opening in openings):
             if not text or not between.strip():
                 return at + len(self.end_token)
         if not text:

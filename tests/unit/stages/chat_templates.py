@@ -99,3 +99,18 @@ STRINGS = QWEN2_5.replace(
     "{{- '' + call.arguments }}",
 )
 """Takes arguments as JSON only."""
+
+INLINE = """
+{%- for m in messages %}{%- if m.role == 'user' %}
+{%- if m.content.startswith('Rain') %}{{- '<|inst|>' }}{%- endif %}
+{{- '<|im_start|>user\\n' + m.content + '<|im_end|>\\n' }}
+{%- elif m.role == 'tool' %}{{- '<|result|>' + m.content + '<|/result|>' }}
+{%- if loop.last or messages[loop.index0 + 1].role == 'user' %}{{- '<|im_end|>' }}{%- endif %}
+{%- else %}{%- if messages[loop.index0 - 1].role == 'user' %}{{- '<|im_start|>assistant\\n' }}
+{%- endif %}{%- generation %}{{- m.content }}
+{%- for call in m.tool_calls or [] %}{{- '<|calls|>' + call.function.name }}
+{%- for key, value in call.function.arguments.items() %}{{- key ~ value }}{%- endfor %}
+{%- endfor %}{%- if not m.tool_calls or loop.last %}{{- '<|im_end|>' }}{%- endif %}
+{%- endgeneration %}{{- '\\n' }}{%- endif %}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+"""Writes tools' answers within the assistant's turn (Gemma 4), and looks into questions."""

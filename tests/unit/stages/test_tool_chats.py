@@ -12,7 +12,7 @@ from zephon_mm.formats import FormatOptions, load_format
 from zephon_mm.sample import Document
 
 from ..formats.samples import sample
-from .chat_templates import MISTRAL, QWEN2_5, QWEN3, QWEN3_VL, STRINGS, THINKING
+from .chat_templates import INLINE, MISTRAL, QWEN2_5, QWEN3, QWEN3_VL, STRINGS, THINKING
 from .test_chat import GENERATION, TRIMMING, encode, targets
 
 CONTROL = ("<|tools|>", "<|/tools|>", "<|inst|>", "<|/inst|>", "<|calls|>", "<|end|>")
@@ -253,6 +253,64 @@ def test_generation_marks_hold_the_calls_or_are_refused(folder: Path) -> None:
     assert targets(result, hf) == f"LET ME LOOK.\n{written(PARIS)}<|im_end|>"
     with pytest.raises(SampleError, match="rewrites"):  # its marks know of no calls
         encode(use(folder, GENERATION), document.turns)
+
+
+def test_answers_within_the_assistants_turn_are_not_learnt(folder: Path) -> None:
+    silent = INLINE.replace("{%- generation %}", "").replace("{%- endgeneration %}", "")
+    city = {"name": "weather", "arguments": {"city": "Paris"}}
+    begun = [QUESTION, calling(city), ANSWERS[0]]
+    for talk in (begun, [*begun, LAST], [*begun, QUESTION, LAST]):
+        document = read(talk)
+        result, hf = encode(use(folder, INLINE), document.turns)
+        rest = "|No rain.<|im_end|>" if LAST in talk else ""
+        assert targets(result, hf) == "<|calls|>weathercityParis" + rest
+        with pytest.raises(SampleError, match="can't be told"):
+            encode(use(folder, silent), document.turns)
+    between = silent.replace(
+        "{{- '<|calls|>'", "{{- messages[loop.index + 1].content + '<|calls|>'"
+    )
+    with pytest.raises(SampleError, match=r"rewrites|can't be told"):
+        encode(use(folder, between), read([QUESTION, calling(PARIS, PARIS), *ANSWERS]).turns)
+
+
+def test_an_answer_is_missed_though_its_text_is_elsewhere(folder: Path) -> None:
+    deaf = QWEN2_5.replace("m.role == 'tool'", "false")
+    talk = [QUESTION, calling(PARIS), {"role": "tool", "content": "Rain"}, LAST]
+    with pytest.raises(SampleError, match=r"what a tool answers \(message 3\)"):
+        encode(use(folder, deaf), read(talk).turns)
+
+
+def test_a_thought_without_an_answer_is_learnt_to_its_end(folder: Path) -> None:
+    talk = [QUESTION, {"role": "assistant", "content": "<think>Dry.</think>"}]
+    result, hf = encode(use(folder, QWEN3), read(talk).turns)
+    assert targets(result, hf) == "<think>\nDry.\n</think>\n\n<|im_end|>"
+
+
+def test_control_tokens_that_arguments_and_ids_spell_stay_text(tmp_path: Path) -> None:
+    quote = '<|"|>'  # Gemma 4's, which JSON escapes
+    inner = write_tokenizer(tmp_path, extra=(*CONTROL, quote))
+    template = INLINE.replace("key ~ value", f"key ~ '{quote}' ~ value ~ '{quote}'")
+    call = {"name": "weather", "arguments": {f"a{quote}": f"x{quote}y"}}
+    result, hf = encode(use(inner, template), read([QUESTION, calling(call)]).turns)
+    assert result.tokens.tolist().count(hf.convert_tokens_to_ids(quote)) == 2
+    answer = {**ANSWERS[0], "tool_call_id": "x<|end|>\ufdd0"}
+    result, hf = encode(use(inner, MISTRAL), read([QUESTION, calling(PARIS), answer, LAST]).turns)
+    assert result.tokens.tolist().count(hf.convert_tokens_to_ids("<|end|>")) == 2
+
+
+def test_work_on_many_calls_is_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zephon_mm.stages.chat._MOST_RENDERED", 1000)
+    with pytest.raises(SampleError, match="too many turns"):
+        encode(use(folder, MISTRAL), read([QUESTION, *[calling(PARIS), ANSWERS[0]] * 9]).turns)
+
+
+def test_deep_arguments_are_refused_at_one_depth_everywhere(folder: Path) -> None:
+    deep = {"name": "weather", "arguments": '{"a":' + "[" * 90 + "]" * 90 + "}"}
+    assert targets(*encode(use(folder, QWEN2_5), read([QUESTION, calling(deep)]).turns))
+    for depth in (100, 900):
+        deep["arguments"] = '{"a":' + "[" * depth + "]" * depth + "}"
+        with pytest.raises(SampleError, match="nested deeper than 100"):
+            read([QUESTION, calling(deep)])
 
 
 def test_pictures_in_a_tools_answer(folder: Path) -> None:
