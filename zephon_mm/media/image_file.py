@@ -20,7 +20,7 @@ FORMATS = (
 
 IMAGE_ERRORS = (
     OSError, ValueError, SyntaxError, IndexError, TypeError, KeyError, EOFError, AttributeError,
-    OverflowError, RuntimeError, Warning, NotImplementedError, MemoryError,
+    ArithmeticError, RuntimeError, Warning, NotImplementedError, MemoryError,
     struct.error, zlib.error, Image.DecompressionBombError,
 )  # fmt: skip
 """What Pillow's plugins raise on damaged files."""

@@ -359,3 +359,12 @@ def test_animations_of_the_cases(cases: Path) -> None:
     for name in ("iss634.webp", "mode_16bit.png"):
         whole = (folder / name).read_bytes()
         assert verify_member(name, whole, probe_member(name, whole)), name
+
+
+def test_an_avif_without_a_scale_of_time_is_damage() -> None:
+    data = bytearray(encoded("AVIF", drawn(3)))
+    at = data.index(b"mdhd")
+    scale = at + (24 if data[at + 4] else 16)
+    data[scale : scale + 4] = bytes(4)
+    with pytest.raises(MediaError, match="ZeroDivisionError"):
+        shown(bytes(data))
