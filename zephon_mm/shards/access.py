@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeVar
 
 from ..errors import ShardChangedError, StorageError, StorageRefusedError
@@ -116,6 +117,7 @@ def default_cache_dir() -> str:
     return os.path.join(base, "zephon_mm")
 
 
+@lru_cache(maxsize=1 << 16)
 def is_remote(url: str) -> bool:
     """Whether a URL is of a store or a web server."""
     match = SCHEME.match(url)

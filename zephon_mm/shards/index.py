@@ -355,8 +355,11 @@ class Block:
             for raw in columns["extension"].to_pylist()
         ]
         self._numbers = {n: columns[n].to_numpy() for n in ("offset", "length", "checksum", "mark")}
-        self._probes = columns["probe"]
-        self._sparse = columns["sparse"]
+        # a column of nulls, as of texts, isn't looked into
+        self._probes, self._sparse = (
+            None if column.null_count == len(column) else column
+            for column in (columns["probe"], columns["sparse"])
+        )
         self.nbytes: int = table.nbytes + 32 * len(samples) + 100 * len(self._keys)
 
     def key(self, sample: int) -> str:
@@ -380,7 +383,7 @@ class Block:
         if extension is None:
             raise ShardIndexError(f"position {position} holds no member", shard=shard)
         key = self._keys[bisect.bisect_right(self._starts, row) - 1]
-        flat = self._sparse[row].as_py()
+        flat = None if self._sparse is None else self._sparse[row].as_py()
         mark = int(self._numbers["mark"][row])
         return Member(
             field=extension.lower(),
@@ -388,7 +391,7 @@ class Block:
             offset=int(self._numbers["offset"][row]),
             length=int(self._numbers["length"][row]),
             checksum=int(self._numbers["checksum"][row]),
-            probe=self._probes[row].as_py(),
+            probe=None if self._probes is None else self._probes[row].as_py(),
             sparse=None if flat is None else tuple(sparse.pair_up(flat)),
             clean=None if mark == UNKNOWN else mark == CLEAN,
         )

@@ -62,6 +62,15 @@ class _Recent(Generic[T]):
         self._lock = threading.Lock()
         self._slots: OrderedDict[_Key, _Slot[T]] = OrderedDict()
 
+    def find(self, key: _Key) -> T | None:
+        """The value if it is held."""
+        with self._lock:
+            slot = self._slots.get(key)
+            if slot is None:
+                return None
+            self._slots.move_to_end(key)
+            return slot.value
+
     def get(self, key: _Key, make: Callable[[], T]) -> T:
         with self._lock:
             slot = self._slots.setdefault(key, _Slot())
@@ -187,6 +196,9 @@ class ShardReader:
             ShardChangedError: the shard has another size.
             StorageError: the shard or its index can't be read.
         """
+        held = self._indices.find((source, shard))
+        if held is not None:
+            return held
         return self._try(
             self.url(source, shard),
             lambda: self._indices.get((source, shard), lambda: self._load(source, shard)),
