@@ -34,6 +34,16 @@ class SampleRef(NamedTuple):
     position: int
 
 
+class LiveDocument(NamedTuple):
+    """A waiting document: its draw, and which part of it if it was cut or re-laid (``fitted``)."""
+
+    source: int
+    position: int
+    start: int = 0
+    stop: int = 0
+    fitted: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class TextPart:
     """Text of a document. ``special``: template text, in which special tokens are recognised;

@@ -20,7 +20,7 @@ from ..plan import LaneCursor, Plan
 from ..sample import Measurement, Rejected, SampleRef
 from ..sequencer import MAX_WAIT, Piece, Recipe, Sequencer, SequencerState
 from ..sequencer.cutting import Relayout
-from ..state import LaneState, LiveDocument
+from ..state import LaneState
 
 BLOCKS = (8, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 4, 4)
 """Draws measured by one task, for the first tasks: a lane's first sequence waits for few documents
@@ -50,8 +50,8 @@ class LaneSnapshot:
             positions=tuple(self.cursor.positions),
             counts=state.counts,
             quarantined_in_row=state.quarantined_in_row,
-            live=tuple(_live(piece) for piece in state.pool),
-            rest=_live(state.rest) if state.rest else None,
+            live=tuple([piece.live for piece in state.pool]),
+            rest=state.rest.live if state.rest else None,
             checksum=live_checksum(state.pool, state.rest),
             digest=state.digest,
             ended=state.ended,
@@ -211,15 +211,8 @@ def _blocks(refs: Iterator[SampleRef], first: Sequence[int] = ()) -> Iterator[li
         yield block
 
 
-def _live(piece: Piece) -> LiveDocument:
-    ref = piece.document.ref
-    if not piece.fitted:
-        return LiveDocument(ref.source, ref.position)
-    return LiveDocument(ref.source, ref.position, piece.start, piece.stop, piece.fitted)
-
-
 def live_checksum(pool: Sequence[Piece], rest: Piece | None) -> bytes:
     """16 bytes over the measurements of what waits."""
     live = [*pool, *([rest] if rest else [])]
-    joined = b"".join(piece.document.digest for piece in live)
+    joined = b"".join([piece.document.digest for piece in live])
     return hashlib.blake2b(joined, digest_size=16).digest()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ..sample import MeasuredDocument, SampleRef
+from ..sample import LiveDocument, MeasuredDocument, SampleRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,13 @@ class Piece:
     stop: int
     fitted: int
     patches: int
+    live: LiveDocument = field(init=False, repr=False, compare=False)
+    """What a state holds of it while it waits: made once, asked for at every step."""
+
+    def __post_init__(self) -> None:
+        ref, part = self.document.ref, (self.start, self.stop, self.fitted)
+        live = LiveDocument(ref.source, ref.position, *(part if self.fitted else ()))
+        object.__setattr__(self, "live", live)
 
     @property
     def num_tokens(self) -> int:

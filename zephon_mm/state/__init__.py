@@ -3,7 +3,7 @@
 from .file import read_state, write_state
 from .fixed import to_fixed
 from .identity import CHANGES, Change, Identity, check_changes, compare, fingerprint, identity
-from .lane import LaneState, LiveDocument
+from .lane import LaneState
 from .loader import LoaderState, merge_states
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "Change",
     "Identity",
     "LaneState",
-    "LiveDocument",
     "LoaderState",
     "check_changes",
     "compare",

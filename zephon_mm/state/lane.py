@@ -15,9 +15,9 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from ..errors import StateError
+from ..sample import LiveDocument
 
 _MAGIC = b"zmmL"
 _VERSION = 1
@@ -27,16 +27,6 @@ _TAIL = struct.Struct("<16s32s")
 _CRC = struct.Struct("<I")
 _QUANTUM = 512  # sizes are multiples of this, so that they do not waver with what is waiting
 _ENDED, _HAS_REST = 1, 2
-
-
-class LiveDocument(NamedTuple):
-    """A waiting document: its draw, and which part of it if it was cut or re-laid (``fitted``)."""
-
-    source: int
-    position: int
-    start: int = 0
-    stop: int = 0
-    fitted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

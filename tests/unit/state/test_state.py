@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from zephon_mm.config import DataConfig, Source, Stop
 from zephon_mm.errors import ConfigError, StateError
+from zephon_mm.sample import LiveDocument
 from zephon_mm.state import (
     LaneState,
-    LiveDocument,
     LoaderState,
     check_changes,
     compare,
