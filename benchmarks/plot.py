@@ -114,7 +114,7 @@ def _draw_restores(points: dict[str, list[tuple[int, float, float, float]]], pat
         axis.plot(steps, [middle for *_, middle, _ in line], marker="o", label=name, **style)
         axis.fill_between(steps, [p[1] for p in line], [p[3] for p in line], alpha=0.15)
     axis.set_xscale("log")
-    axis.set_yscale("log")
+    axis.set_ylim(bottom=0)
     axis.set_xlabel("step of the state", fontsize=9)
     axis.set_ylabel("seconds to the first batch", fontsize=9)
     axis.legend(fontsize=8, frameon=False)
