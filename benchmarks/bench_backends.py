@@ -23,7 +23,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -31,12 +30,11 @@ from typing import Any
 import av
 import numpy as np
 import webdataset as wds
+from compare.protocol import cpu_seconds, memory
 from PIL import Image
 
 from zephon_mm import DataConfig, ExecutionConfig, Loader, Source, VideoSampling
 from zephon_mm.demo.tokenizer import build_tokenizer
-
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def clip(seed: int) -> bytes:
@@ -87,44 +85,6 @@ def config_of(folder: Path) -> DataConfig:
         lanes=2,
         video=VideoSampling(fps=4.0, max_frames=16),
     )
-
-
-def tree(root: int) -> Iterator[int]:
-    """The process and its living descendants."""
-    yield root
-    try:
-        for task in os.listdir(f"/proc/{root}/task"):
-            for child in Path(f"/proc/{root}/task/{task}/children").read_text().split():
-                yield from tree(int(child))
-    except OSError:
-        return
-
-
-def cpu_seconds(root: int) -> float:
-    """CPU of the tree so far: of the living, and of the dead that were waited for."""
-    total = 0
-    for pid in tree(root):
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        total += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
-    return total / _TICKS
-
-
-def memory(root: int) -> tuple[int, int]:
-    """Resident and proportional set of the tree, in bytes."""
-    sums = {"Rss:": 0, "Pss:": 0}
-    for pid in tree(root):
-        try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            name, *rest = line.split()
-            if name in sums:
-                sums[name] += int(rest[0]) * 1024
-    return sums["Rss:"], sums["Pss:"]
 
 
 def one(folder: Path, execution: ExecutionConfig, steps: int) -> None:
