@@ -42,7 +42,7 @@ PeersOption = Annotated[
 ]
 RoundsOption = Annotated[int, typer.Option(min=1, help="Paired rounds.")]
 QuickOption = Annotated[
-    bool, typer.Option("--quick", help="Little data and a window of 1 s: to see that it works.")
+    bool, typer.Option("--quick", help="Little data, windows of 1 s, no rows kept: a trial.")
 ]
 CacheOption = Annotated[Path, typer.Option(help="Folder of environments and data.")]
 ResultsOption = Annotated[Path, typer.Option(help="File that rows are appended to.")]
@@ -137,7 +137,7 @@ def run(
     data = data_of(cache, works, quick, vocabulary)
     for work in works:
         job = suites.base_job(work, data, quick)  # type: ignore[arg-type]
-        with bench_of(cache, results, work) as bench:
+        with bench_of(cache, None if quick else results, work) as bench:
             rows = suites.throughput(bench, job, names, numbers, rounds)
         show(rows)
 
@@ -163,7 +163,7 @@ def restore(
         lanes=batch,
         sequence_length=length,
     )
-    with bench_of(cache, results, work) as bench:
+    with bench_of(cache, None if quick else results, work) as bench:
         rows = suites.restore(bench, job, chosen(peers), [int(n) for n in at.split(",")], rounds)
     show(rows)
 
@@ -180,7 +180,7 @@ def lanes(
     """Ours with 1 to 1,024 lanes on a rank, and one lane of 1,024, beside one lane."""
     data = data_of(cache, [work], quick, vocabulary)
     job = suites.base_job(work, data, quick)  # type: ignore[arg-type]
-    with bench_of(cache, results, work) as bench:
+    with bench_of(cache, None if quick else results, work) as bench:
         rows = suites.lanes(bench, job, rounds)
     show(rows)
 
@@ -202,7 +202,7 @@ def determinism(
             batch=2,
             lanes=2,
         )
-        with bench_of(cache, results, work) as bench:
+        with bench_of(cache, None if quick else results, work) as bench:
             names = [name for name in chosen(peers) if not name.startswith("limits")]
             rows = [row for name in names for row in suites.determinism(bench, job, name, steps)]
         show(rows)

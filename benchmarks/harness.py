@@ -275,9 +275,12 @@ def summary(entry: Entry, runs: Sequence[Row], others: Sequence[Row], against: s
     row["values"] = {n: spread([one[n] for one in done if n in one]) for n in names}
     row["failures"] = len(runs) - len(done)
     row["against"], row["ratios"] = against, {}
+
+    def values(name: str, of: Sequence[Row]) -> list[Any]:
+        return [None if "failed" in run else run["values"].get(name) for run in of]
+
     for name in names:
-        mine = [run["values"].get(name) for run in runs]
-        pairs = paired_ratios(mine, [o["values"].get(name) for o in others]) if others else []
+        pairs = paired_ratios(values(name, runs), values(name, others)) if others else []
         if pairs:
             row["ratios"][name] = spread(pairs)
     return row

@@ -136,6 +136,9 @@ def determinism(bench: Bench, job: Job, name: str, steps: int) -> list[Row]:
     if "rows" not in plain:
         return [_verdict(bench, name, job, "plain", plain.get("skipped") or plain.get("failed"))]
     rows: list[str] = plain["rows"]
+    if len(rows) != steps * job.batch:
+        why = f"{len(rows)} rows came of {steps} steps of {job.batch}"
+        return [_verdict(bench, name, job, "plain", why)]
     per_step, half = len(rows) // steps, steps // 2
     found = []
 

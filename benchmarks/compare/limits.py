@@ -1,4 +1,4 @@
-"""What no loader can beat on one core: the bare work on samples that lie in memory.
+"""The bare work on samples that lie in memory, on one core: what a loader is measured by.
 
 Without a variant the limit of the work: the tokenizer alone over texts, ``batch_fast`` in one
 thread; Pillow's decoding and resizing and the tokenizer; this project's planned decoding of 16

@@ -47,7 +47,8 @@ def test_the_ratio_of_a_summary_is_not_that_of_medians() -> None:
 
 def test_failed_runs_are_counted_and_left_out() -> None:
     good: dict[str, Any] = {"values": {"fill": 0.5}}
-    row = summary(Entry("ours", job()), [good, {"values": {}, "failed": "x"}], [good, good], "y")
+    killed: dict[str, Any] = {"values": {"fill": 5.0}, "failed": "x"}
+    row = summary(Entry("ours", job()), [good, killed], [good, good], "y")
     assert (row["failures"], row["ratios"]["fill"][1]) == (1, 1.0)
 
 
