@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import gc
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 import pytest
 
+from tests.unit.backends.own_threads import our_threads
+
 WATCHDOG_SECONDS = 60.0
-
-
-def our_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("zephon_mm-")]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.unit.backends.own_threads import our_threads
 from zephon_mm.backends import (
     ByteBudget,
     Cancelled,
@@ -30,10 +31,6 @@ FEEDS: dict[str, Open] = {
     "depth 1": lambda source: Prefetcher(source, 1),
     "depth 4": lambda source: Prefetcher(source, 4),
 }
-
-
-def our_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("zephon_mm-")]
 
 
 class Source:
