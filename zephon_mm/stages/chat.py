@@ -3,9 +3,9 @@
 The text is the template's, character for character. To know which of it the assistant wrote, the
 conversation is rendered a second time with marks around its texts (see `messages`). Take the marks
 away and the two renderings must be equal, and the assistant's texts must all be there, in order;
-where a template trims or inspects a message the marks move inwards, and a conversation that the
-template rewrites is refused, unless the template says with ``{% generation %}`` what the assistant
-wrote.
+where a template trims or inspects a message the marks move inwards. Where the template says with
+``{% generation %}`` what the assistant writes, all of it, that is taken; without, a conversation
+that it rewrites is refused.
 
 Loss is on what the assistant writes from where the template's generation prompt asks for it up to
 the control token that ends its turn: thoughts, texts, calls of tools, and what the template writes
@@ -38,11 +38,11 @@ from .messages import (
     plain_messages,
     with_mark,
 )
+from .spans import Interval, between, holds, matched
 from .turns import Frame, learn_frame
 
 _STYLES: tuple[Style, ...] = ("outside", "inside", "loss")
 _MOST_RENDERED = 10**7
-_Interval = tuple[int, int]
 
 
 class ChatTemplate:
@@ -154,6 +154,8 @@ class ChatTemplate:
             )
         except Exception as error:  # a template is a program: it may raise anything
             reason = " ".join(str(error).split())[:200]
+            if "strftime_now" in reason:
+                reason += ": ids may not depend on the day, write a date into the template"
             raise SampleError(
                 f"the chat template refuses the conversation: {type(error).__name__}: {reason}",
                 stage="format",
@@ -175,7 +177,7 @@ class ChatTemplate:
             )
 
     def cut(
-        self, marked: str, targets: Sequence[_Interval], marks: Marks, turns: Sequence[Turn]
+        self, marked: str, targets: Sequence[Interval], marks: Marks, turns: Sequence[Turn]
     ) -> tuple[Part, ...]:
         """Cut the marked text at media, marks and edges of targets; marks are left out."""
         media = [p for turn in turns for p in turn.parts if not isinstance(p, TextPart)]
@@ -225,32 +227,32 @@ class _Conversation:
         why, unclear = "", None
         for style in _STYLES:
             marker = Marker(marks, style, template.tokenizer)
-            messages = marked_messages(turns, self._form, marker)
             try:
-                marked = template.write(messages, tools)
+                marked = template.write(marked_messages(turns, self._form, marker), tools)
             except SampleError:
                 continue
             if marks.without(marked) != plain:
                 continue
-            found = _between(marked, marks)
+            found = between(marked, marks)
             if found is None:
                 continue
-            lost = _lost(marked, found, marker.spans, marks)
-            if lost is None:
-                try:
-                    targets = self._targets(marked, plain, found, marker.spans)
-                except SampleError as error:
-                    unclear = error
-                    break
-                return template.cut(marked, targets, marks, turns)
-            why = why or f" (it leaves out the {lost.kind} of message {lost.turn + 1})"
-        if template.marks_generation and all(t.loss == (t.role == "assistant") for t in turns):
-            marker = Marker(marks, None, template.tokenizer)
-            messages = marked_messages(turns, self._form, marker)
-            marked = template.write(messages, tools, marks=marks)
-            generated = _between(marked, marks)
-            if marks.without(marked) == plain and self._whole(marked, generated):
-                return template.cut(marked, generated or [], marks, turns)
+            places = matched(marked, found, marker.spans, marks)
+            if isinstance(places, Span):
+                lost = f"{places.kind} of message {places.turn + 1}"
+                why = why or f" (it leaves out the {lost}, or writes it elsewhere)"
+                continue
+            generated = self._generated(plain, tools, [span.text for span in marker.spans])
+            if generated is not None:
+                return generated
+            try:
+                targets = self._targets(marked, plain, places, marker.spans)
+            except SampleError as error:
+                unclear = error
+                break
+            return template.cut(marked, targets, marks, turns)
+        generated = self._generated(plain, tools, [])
+        if generated is not None:
+            return generated
         raise unclear or SampleError(
             f"the chat template rewrites messages of this conversation{why}, so what the assistant "
             "said can't be told from the rest",
@@ -298,12 +300,12 @@ class _Conversation:
         return text.count(cut) + text.count(json.dumps(cut)[1:-1])
 
     def _targets(
-        self, marked: str, plain: str, found: Sequence[_Interval], spans: Sequence[Span]
-    ) -> list[_Interval]:
+        self, marked: str, plain: str, found: Sequence[Interval], spans: Sequence[Span]
+    ) -> list[Interval]:
         """Where the assistant's turns are in the marked text, from the texts found in it."""
         frame = self._template.frame
         other = self._marks.other
-        targets: list[_Interval] = []
+        targets: list[Interval] = []
         for at, (span, (start, stop)) in enumerate(zip(spans, found, strict=True)):
             free = targets[-1][1] if targets else 0
             if at and spans[at - 1].turn == span.turn:
@@ -314,9 +316,7 @@ class _Conversation:
             else:
                 begun = frame.begins(marked, free, start, other)
                 if begun is None and not span.first:
-                    if not frame.from_prefix:
-                        raise self._unclear(span)
-                    begun = self._prefix(marked, plain, span.turn, ask=True)
+                    begun = self._place(marked, plain, span.turn)
                     if not free <= begun <= start:
                         raise self._unclear(span)
                 start = start if begun is None else begun
@@ -332,21 +332,44 @@ class _Conversation:
             targets.append((start, stop))
         return targets
 
+    def _place(self, marked: str, plain: str, turn: int) -> int:
+        """Where in the marked text a turn begins; -1 if nothing says it."""
+        frame, turns, cut = self._template.frame, self._turns, self._marks.cut
+        if frame.asks or frame.lead is None:
+            return self._prefix(marked, plain, turn, ask=True) if frame.asks else -1
+        # A text in its place, and in that of all up to the next question, would begin there.
+        after = range(turn, len(turns))
+        stop = next((n for n in after if turns[n].role in ("user", "system")), len(turns))
+        text = Turn("assistant", (TextPart(cut),), loss=True)
+        before = self._written_to(cut, [*turns[:turn], text, *turns[stop:]])
+        return self._same(marked, plain, before and before.removesuffix(frame.lead))
+
     def _prefix(self, marked: str, plain: str, turns: int, *, ask: bool) -> int:
         """Where in the marked text the first turns end, rendered alone; -1 if it isn't so."""
-        messages = plain_messages(self._turns[:turns], self._form)
+        return self._same(marked, plain, self._written_to("", self._turns[:turns], ask=ask))
+
+    def _written_to(self, end: str, turns: Sequence[Turn], *, ask: bool = False) -> str | None:
+        """What the template writes of the turns, up to ``end``; None if it refuses or lacks it."""
         try:
-            prefix = self._template.write(messages, self._tools, ask=ask)
+            text = self._template.write(plain_messages(turns, self._form), self._tools, ask=ask)
         except SampleError:
-            return -1
-        self._rendered += len(prefix)
+            return None
+        self._rendered += len(text)
         if self._rendered > _MOST_RENDERED:
             raise SampleError(
-                f"the conversation has too many turns that only what comes before them, rendered "
-                f"alone, can tell apart (over {_MOST_RENDERED} characters of it): cut it",
+                "the conversation has too many turns that only rendering it again can tell apart "
+                f"(over {_MOST_RENDERED} characters): cut it",
                 stage="format",
             )
-        return self._marks.place(marked, len(prefix)) if plain.startswith(prefix) else -1
+        if not end:
+            return text
+        return text[: text.index(end)] if end in text else None
+
+    def _same(self, marked: str, plain: str, prefix: str | None) -> int:
+        """Where in the marked text the prefix ends; -1 if it doesn't begin with it."""
+        if prefix is None or not plain.startswith(prefix):
+            return -1
+        return self._marks.place(marked, len(prefix))
 
     def _unclear(self, span: Span) -> SampleError:
         return SampleError(
@@ -356,39 +379,22 @@ class _Conversation:
             stage="format",
         )
 
-    def _whole(self, marked: str, generated: Sequence[_Interval] | None) -> bool:
-        """Whether ``{% generation %}`` holds every turn to learn from, with thoughts and calls."""
-        if generated is None:
-            return False
-        texts = "\0".join(self._marks.without(marked[a:b]) for a, b in generated)
-        learnt = [turn for turn in self._turns if turn.loss]
-        names = [c["function"]["name"] for t in learnt if t.calls for c in json.loads(t.calls)]
-        wanted = [*names, *(turn.reasoning.strip() for turn in learnt)]
-        return len(generated) >= len(learnt) and all(text in texts for text in wanted)
+    def _generated(self, plain: str, tools: str, texts: Sequence[str]) -> tuple[Part, ...] | None:
+        """The parts as ``{% generation %}`` says; None unless it holds every turn to learn from.
 
-
-def _between(marked: str, marks: Marks) -> list[_Interval] | None:
-    """What stands between start and end marks; None unless they come in turns."""
-    found: list[_Interval] = []
-    stop = -1
-    for _ in range(marked.count(marks.start)):
-        start = marked.find(marks.start, stop + 1)
-        other, stop = marked.find(marks.end, stop + 1), marked.find(marks.end, start)
-        if stop < 0 or other != stop or marked.find(marks.start, start + 1, stop) >= 0:
+        ``texts``: of those turns, where they are known to be written as they are.
+        """
+        template, turns, marks = self._template, self._turns, self._marks
+        if not template.marks_generation or any(t.loss != (t.role == "assistant") for t in turns):
             return None
-        found.append((start, stop))
-    return found if marked.find(marks.end, stop + 1) < 0 else None
-
-
-def _lost(
-    marked: str, found: Sequence[_Interval], spans: Sequence[Span], marks: Marks
-) -> Span | None:
-    """The first of the assistant's texts that isn't found, each once and in order; None: all are.
-
-    Where only more are found than were marked, the last.
-    """
-    texts = [marks.without(marked[a:b]) for a, b in found]
-    for span, text in zip(spans, [*texts, *([None] * len(spans))], strict=False):
-        if span.text != text:
-            return span
-    return spans[-1] if len(texts) != len(spans) and spans else None
+        marker = Marker(marks, None, template.tokenizer)
+        marked = template.write(marked_messages(turns, self._form, marker), tools, marks=marks)
+        generated = between(marked, marks)
+        if generated is None or marks.without(marked) != plain:
+            return None
+        learnt = [turn for turn in turns if turn.loss]
+        names = [c["function"]["name"] for t in learnt if t.calls for c in json.loads(t.calls)]
+        wanted = [*texts, *names, *(turn.reasoning.strip() for turn in learnt)]
+        if len(generated) < len(learnt) or not holds(marked, generated, wanted, marks):
+            return None
+        return template.cut(marked, generated, marks, turns)

@@ -35,12 +35,16 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A text of the assistant's between marks; ``first``: its message's targets begin with it."""
+    """A text of the assistant's between marks.
+
+    ``first``: its message's targets begin with it; ``number``: of a call, from 1.
+    """
 
     turn: int
     kind: Kind
     text: str
     first: bool
+    number: int = 0
 
 
 class Marks:
@@ -95,6 +99,7 @@ class Marker:
         self._marks = marks
         self._style = style
         self._tokenizer = tokenizer
+        self._calls = 0
 
     def text(
         self,
@@ -148,14 +153,17 @@ class Marker:
         return value
 
     def calls(self, calls: str, turn: int, loss: bool, json_arguments: bool) -> list[Any]:
-        """The calls of a turn, the tools' names between marks."""
+        """The calls of a turn, tools' names between marks, begun by as many cuts as its number."""
         found: list[Any] = self.cut_json(calls)
         for call in found:
             function = call["function"]
             if self._style is not None and loss:
-                name = self._marks.without(function["name"])
-                self.spans.append(Span(turn, "tool call", name, False))
-                function["name"] = self._marks.start + function["name"] + self._marks.end
+                self._calls += 1
+                name, number = function["name"], self._marks.cut * self._calls
+                self.spans.append(
+                    Span(turn, "tool call", self._marks.without(name), False, self._calls)
+                )
+                function["name"] = self._marks.start + number + name + self._marks.end
             if json_arguments:
                 function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
         return found
@@ -183,7 +191,7 @@ def _message(turn: Turn, number: int, marker: Marker | None, form: Form) -> dict
     message: dict[str, Any] = {"role": turn.role}
     if turn.reasoning:
         thought = turn.reasoning
-        if marker is not None:
+        if marker is not None and thought.strip():
             thought = marker.text(thought, number, turn.loss, "reasoning", first=False)
         message |= {"thinking": thought, "reasoning_content": thought}
     message["content"] = _content(turn, number, marker, form)
@@ -200,7 +208,7 @@ def _message(turn: Turn, number: int, marker: Marker | None, form: Form) -> dict
 
 def _content(turn: Turn, number: int, marker: Marker | None, form: Form) -> Any:
     begun = bool(turn.reasoning)
-    bare = bool(turn.reasoning or turn.calls)  # then an empty text need not be there
+    bare = bool(turn.reasoning.strip() or turn.calls)  # then an empty text need not be there
 
     def text(part: TextPart) -> str:
         nonlocal begun

@@ -24,15 +24,18 @@ class Frame:
 
     Attributes:
         headers: what asks for it, the likeliest first.
-        from_prefix: whether a conversation up to a turn, and the generation prompt, ends where
-            the turn begins.
+        asks: whether there is a generation prompt: then a conversation up to a turn, and it, ends
+            where the turn begins.
+        lead: without one, the white space before an assistant's text; None where it isn't the only
+            thing there.
         ending: what ends it, up to a control token; or empty.
         end_token: the control token of ``ending``.
         tokenizer: tells control tokens.
     """
 
     headers: tuple[str, ...]
-    from_prefix: bool
+    asks: bool
+    lead: str | None
     ending: str
     end_token: str
     tokenizer: Tokenizer
@@ -96,7 +99,7 @@ def learn_frame(write: Callable[..., str], tokenizer: Tokenizer) -> Frame:
         frame = _learn(write, tokenizer, lists)
         if frame is not None:
             return frame
-    return Frame((), False, "", "", tokenizer)
+    return Frame((), False, None, "", "", tokenizer)
 
 
 def _learn(write: Callable[..., str], tokenizer: Tokenizer, lists: bool) -> Frame | None:
@@ -127,5 +130,5 @@ def _learn(write: Callable[..., str], tokenizer: Tokenizer, lists: bool) -> Fram
     if shared < len(prompt) and all(t is None for _, t in tokenizer.split_control(start)):
         start = own
     headers = tuple(dict.fromkeys(text for text in (prompt, start) if text))
-    from_prefix = bool(prompt) or before == alone
-    return Frame(headers, from_prefix, ending if token else "", token, tokenizer)
+    lead = own if before.startswith(alone) and not own.strip() else None
+    return Frame(headers, bool(prompt), lead, ending if token else "", token, tokenizer)

@@ -216,8 +216,8 @@ def test_a_template_that_asks_for_nothing(folder: Path) -> None:
     twice = read([*talk, {"role": "user", "content": "And Rome?"}, calling(PARIS)])
     result, hf = encode(folder, twice.turns)
     assert targets(result, hf).count("<|calls|>[") == 2
-    with pytest.raises(SampleError, match="can't be told"):  # its tools move with the last question
-        encode(folder, twice.turns, json.dumps([TOOL]))
+    moved, hf = encode(folder, twice.turns, json.dumps([TOOL]))  # before the last question
+    assert targets(moved, hf) == targets(result, hf)
 
 
 def test_what_a_template_has_no_place_for_is_refused(folder: Path) -> None:
