@@ -12,17 +12,21 @@ and one that ended by itself must have closed every descriptor.
 The plan of a round depends on its seed alone: ``--only SEED`` does that of a failure again. (When
 exactly a kill by the clock strikes depends on the machine, too; one by a call does not.)
 
-``--ray ADDRESS`` adds trainers with workers on that cluster, such as one of ``ray start --head``.
+``--ray`` adds trainers with workers on a cluster of Ray that is started for it; there, too, workers
+are killed (those of any program on this machine that uses this package on Ray). Sockets of a trainer
+on Ray are not counted: Ray keeps one, closed, for an actor that was ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +68,18 @@ def summary(
     }
 
 
+@contextlib.contextmanager
+def cluster() -> Iterator[str]:
+    """The address of a cluster of Ray on this machine, of one node."""
+    from tests.ray_nodes import Nodes
+
+    nodes = Nodes()
+    try:
+        yield nodes.address
+    finally:
+        nodes.close()
+
+
 def main() -> int:
     """Run the rounds; exit status 1 if one failed."""
     parser = argparse.ArgumentParser(
@@ -74,7 +90,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, metavar="SEED", help="one round, by its own seed")
     parser.add_argument("--minutes", type=float, default=None, help="begin no round after so many")
     parser.add_argument("--out", "--json", type=Path, help="append the row of results to this file")
-    parser.add_argument("--ray", metavar="ADDRESS", help="also workers on this cluster of Ray")
+    parser.add_argument("--ray", action="store_true", help="also workers on a cluster of Ray")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
     backends = BACKENDS | ({"ray": 2} if options.ray else {})
@@ -86,13 +102,14 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="zephon_mm-chaos-") as folder,
         Zygote(Path(folder)) as zygote,
+        cluster() if options.ray else contextlib.nullcontext() as address,
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("rounds", total=len(seeds))
         for each in seeds:
             if options.minutes is not None and time.monotonic() - begun > 60 * options.minutes:
                 break
-            plan = draw(random.Random(each), Path(folder), backends, options.ray)
+            plan = draw(random.Random(each), Path(folder), backends, address)
             try:
                 run_round(zygote, plan, tally)
             except ChaosError as error:

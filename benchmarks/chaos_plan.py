@@ -178,11 +178,11 @@ def _segment(
     ray_address: str | None,
 ) -> Segment:
     backend = random.choices(list(backends), list(backends.values()))[0]
-    if backend == "processes":  # each rank has workers of its own
+    if backend in ("processes", "ray"):  # each rank has workers of its own
         sizes = [size for size in sizes if size <= 2]
     execution: dict[str, Any] = {
         "backend": backend,
-        "workers": random.choice((1, 1, 2) if backend == "processes" else (1, 2, 3, 4)),
+        "workers": random.choice((1, 2, 3, 4) if backend in ("serial", "threads") else (1, 1, 2)),
         "prefetch": random.randint(1, 4),
         "memory_budget": random.choice((1000, 1 << 20, 2 << 30)),
         "micro_batch": random.choice((None, None, 1, 3)),
@@ -191,7 +191,7 @@ def _segment(
         execution["ray_address"] = ray_address
     dp_size = random.choice(sizes)
     kills = []
-    if backend == "processes":
+    if backend in ("processes", "ray"):
         for _ in range(random.randint(1, 2)):
             phase = random.choice(("decode", "decode", "save", "refill", "refill"))
             kills.append(_kill(random, "worker", phase))

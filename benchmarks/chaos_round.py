@@ -105,6 +105,17 @@ def session_of(leader: int) -> dict[int, str]:
     return found
 
 
+def ray_workers() -> dict[int, str]:
+    """Processes of actors of ours on any cluster of this machine, and what they are called."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            line = (folder / "cmdline").read_bytes()
+            if line.startswith(b"ray::ZephonWorker"):
+                found[int(folder.name)] = line.split(b"\0")[0].decode()
+    return found
+
+
 def workers_of(leader: int) -> list[int]:
     """Worker processes of a trainer, and the template that they are forked from."""
     found = []
@@ -136,6 +147,7 @@ class Life:
 
     def __init__(self, zygote: Zygote, segment: Segment, job: dict[str, Any], tally: Tally) -> None:
         self._segment, self._tally = segment, tally
+        self._on_ray = segment.execution["backend"] == "ray"
         self._clocks = [kill for kill in segment.kills if kill.how == "clock"]
         self._visits: Counter[str] = Counter()
         self._strikes: dict[int, tuple[float, str]] = {}
@@ -221,7 +233,7 @@ class Life:
             kill = self._clocks[number]
             victim = self.pid
             if kill.victim == "worker":
-                workers = workers_of(self.pid)
+                workers = self._workers()
                 if not workers:  # not started yet
                     self._strikes[number] = now + 0.02, phase
                     continue
@@ -229,14 +241,22 @@ class Life:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
                 self._killed |= victim == self.pid
-                self._tally.kills[f"{kill.victim} in {phase} by the clock"] += 1
+                ray = kill.victim == "worker" and self._on_ray
+                who = "Ray worker" if ray else kill.victim
+                self._tally.kills[f"{who} in {phase} by the clock"] += 1
             self._clocks[number] = Kill("none", "none", 0, "clock", 0.0)
             del self._strikes[number]
+
+    def _workers(self) -> list[int]:
+        return sorted(ray_workers()) if self._on_ray else workers_of(self.pid)
+
+    def _left(self) -> dict[int, str]:
+        return session_of(self.pid) | (ray_workers() if self._on_ray else {})
 
     def _reap(self) -> None:
         """Its status, and the end of all its processes."""
         begun = time.monotonic()
-        while (left := session_of(self.pid)) and time.monotonic() - begun < END_SECONDS:
+        while (left := self._left()) and time.monotonic() - begun < END_SECONDS:
             time.sleep(0.005)
         if left:
             raise ChaosError(f"processes live {END_SECONDS} s after their trainer: {left}")

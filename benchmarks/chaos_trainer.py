@@ -39,6 +39,7 @@ from chaos_plan import make_data  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from zephon_mm import Batch, DataConfig, ExecutionConfig, Loader, Source  # noqa: E402
+from zephon_mm.backends.ray_session import Session  # noqa: E402
 from zephon_mm.cli.digest import step_digest  # noqa: E402
 from zephon_mm.state import merge_states, write_state  # noqa: E402
 
@@ -219,11 +220,15 @@ def samples_of(source: Source) -> int:
 
 
 def open_files() -> Counter[str]:
-    """What the descriptors of this process are open on; numbers of pipes and sockets left out."""
+    """What the descriptors of this process are open on; numbers of pipes and sockets left out.
+
+    And names of Ray's logs, of which the last connection stays open.
+    """
     found: Counter[str] = Counter()
     for number in os.listdir("/proc/self/fd"):
         try:
-            found[os.readlink(f"/proc/self/fd/{number}").split(":[")[0]] += 1
+            name = os.readlink(f"/proc/self/fd/{number}").split(":[")[0]
+            found["a log of Ray" if name.startswith("/tmp/ray/session") else name] += 1
         except OSError:  # of this listing
             pass
     return found
@@ -237,20 +242,37 @@ def children() -> list[str]:
     return found
 
 
+def leaks(before: Counter[str], spared: str | None) -> dict[str, Any]:
+    """What a closed loader has left in this process.
+
+    Args:
+        before: what was open.
+        spared: descriptors on this don't count.
+    """
+    found = {
+        "descriptors": {name: n for name, n in (open_files() - before).items() if name != spared},
+        "children": children(),
+        "threads": [thread.name for thread in threading.enumerate()][1:],
+    }
+    return {name: left for name, left in found.items() if left}
+
+
 def live(job: Mapping[str, Any], pipe: int) -> None:
     """A trainer from its fork to its end, which it does not survive."""
     os.setsid()
     log = os.open(Path(job["folder"]) / "stderr.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 2)
     os.close(log)
+    on_ray = job["execution"]["backend"] == "ray"
+    if on_ray:  # what Ray opens once in a process, it keeps
+        Session.hold(job["execution"]["ray_address"], 1, 0).release()
     before = open_files()
     kill = next((k for k in job["kills"] if k["how"] == "call"), None)
     voice = Voice(pipe, kill, job["form"])
     try:
         train(job, voice)
-        leaks = {"descriptors": dict(open_files() - before), "children": children()}
-        leaks["threads"] = [t.name for t in threading.enumerate()][1:]
-        voice.say(left={name: found for name, found in leaks.items() if found})
+        # after ray.kill() Ray keeps a closed socket, also without us
+        voice.say(left=leaks(before, "socket" if on_ray else None))
     except BaseException as error:
         told = "".join(traceback.format_exception(error))
         voice.say(error=f"{type(error).__name__}: {str(error)[:300]}", trace=told[-2000:])
