@@ -13,8 +13,8 @@ The plan of a round depends on its seed alone: ``--only SEED`` does that of a fa
 exactly a kill by the clock strikes depends on the machine, too; one by a call does not.)
 
 ``--ray`` adds trainers with workers on a cluster of Ray that is started for it; there, too, workers
-are killed (those of any program on this machine that uses this package on Ray). Sockets of a trainer
-on Ray are not counted: Ray keeps one, closed, for an actor that was ended.
+are killed (those of any program on this machine that uses this package on Ray). Sockets of such a
+trainer are not counted: Ray keeps one, closed, for an actor that was ended.
 """
 
 from __future__ import annotations
