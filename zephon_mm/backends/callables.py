@@ -31,6 +31,7 @@ class _Sent(NamedTuple):
     pickle: bytes
     modules: frozenset[str]  # that unpickling imports, its parts' included
     parts: list[_Sent]  # what it refers to, and what these refer to
+    needs: dict[tuple[str, ...], Needs]  # by the further modules that an item wants
 
 
 class Needs(NamedTuple):
@@ -97,19 +98,29 @@ class Callables:
                 "backend='threads' for others"
             ) from error
 
-    def needs(self, fn: Any) -> Needs:
-        """What is to be there before a worker is forked that runs ``fn``.
+    def needs(self, fn: Any, more: tuple[str, ...] = ()) -> Needs:
+        """What is to be there before a worker is forked that runs ``fn``: one object, each time.
+
+        Args:
+            fn: the callable.
+            more: modules that the item at hand needs besides.
 
         Raises:
             Exception: whatever pickle raises for ``fn``.
         """
         with self._lock:
             sent = self._number_anew(fn)
-            whole = [*sent.parts, sent]
-            if not hasattr(fn, "get_ready") or any(b"__main__" in one.pickle for one in whole):
-                return Needs(sent.modules)
-            self._shared.update(id(one.obj) for one in whole)
-        return Needs(sent.modules, tuple((one.number, one.pickle) for one in whole))
+            found = sent.needs.get(more)
+            if found is None:
+                found = sent.needs[more] = self._needs(fn, sent, more)
+            return found
+
+    def _needs(self, fn: Any, sent: _Sent, more: tuple[str, ...]) -> Needs:
+        modules, whole = sent.modules.union(more), [*sent.parts, sent]
+        if not hasattr(fn, "get_ready") or any(b"__main__" in one.pickle for one in whole):
+            return Needs(modules)
+        self._shared.update(id(one.obj) for one in whole)
+        return Needs(modules, tuple((one.number, one.pickle) for one in whole))
 
     def _message(self, fn: Any, data: bytes, known: set[int]) -> Message:
         sent = self._number_anew(fn)
@@ -135,7 +146,7 @@ class Callables:
             self._made += 1
             parts = list(pickler.parts.values())
             modules = pickler.modules.union(*(part.modules for part in parts)) - _OWN
-            found = _Sent(obj, self._made, out.getvalue(), frozenset(modules), parts)
+            found = _Sent(obj, self._made, out.getvalue(), frozenset(modules), parts, {})
             self._sent[id(obj)] = found
         return found
 

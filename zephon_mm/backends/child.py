@@ -117,6 +117,8 @@ class WorkerProcess:
         self._leases = Leases(room)
         self._unusable: list[int] = []
         self._link, theirs = socket.socketpair()
+        self._poll = select.poll()
+        self._poll.register(self._link, select.POLLIN)
         try:
             self._pid = (template.fork if fork else template.become)(name, theirs.fileno())
         except BaseException:
@@ -156,9 +158,7 @@ class WorkerProcess:
 
     def gone(self) -> bool:
         """Whether the process has died; asked while it has nothing to do."""
-        poll = select.poll()
-        poll.register(self._link, select.POLLIN)
-        return bool(poll.poll(0))
+        return bool(self._poll.poll(0))
 
     def hang_up(self) -> None:
         """From any thread: the process ends, and ``call`` raises EOFError."""

@@ -26,6 +26,7 @@ import logging
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -45,6 +46,7 @@ __all__ = ["ProcessesBackend"]
 _log = logging.getLogger(__name__)
 
 _TRIES: Final = 3
+_SUITS: Final = 8
 
 
 class ProcessesBackend(PoolBackend):
@@ -104,10 +106,8 @@ class _Crew:
     def needed(self, fn: Any, item: Any) -> Needs:
         """What a worker needs for an item; nothing if it can't be told."""
         try:
-            needs = self._callables.needs(fn)
-            if not hasattr(fn, "modules_of"):
-                return needs
-            return needs._replace(modules=needs.modules.union(fn.modules_of(item)))
+            more = tuple(fn.modules_of(item)) if hasattr(fn, "modules_of") else ()
+            return self._callables.needs(fn, more)
         except Exception:  # ``WorkerProcess.call`` says why it can't be sent
             return Needs()
 
@@ -186,6 +186,7 @@ class _Seat:
         self._crew = crew
         self._name = name
         self._worker: WorkerProcess | None = None
+        self._suits: deque[Needs] = deque(maxlen=_SUITS)  # what it was found to have
 
     def ready(self, needed: Needs) -> WorkerProcess:
         """A live worker that has what is needed, the one there is or a new one.
@@ -200,7 +201,10 @@ class _Seat:
                 if self._crew.closed:
                     raise EOFError("closed")
                 _log.warning("%s died while idle (%s)", self._name, ended)
+            elif any(needed is known for known in self._suits):
+                return self._worker
             elif self._crew.suits(self._worker, needed):
+                self._suits.append(needed)
                 return self._worker
             else:
                 self.vacate()
@@ -260,6 +264,7 @@ class _Seat:
         if self._worker is None:
             return "not started"
         worker, self._worker = self._worker, None
+        self._suits.clear()
         return self._crew.end(worker)
 
 

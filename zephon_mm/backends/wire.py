@@ -12,6 +12,7 @@ can't be pickled arrives as ``WorkerError`` that says what it was.
 
 from __future__ import annotations
 
+import array
 import errno
 import io
 import os
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 _HEADER: Final = struct.Struct("<QB")
+_FIRST_BYTES: Final = 64 << 10
+_ANCILLARY: Final = socket.CMSG_LEN(struct.calcsize("i"))
 PROTOCOL: Final = 5
 
 
@@ -103,10 +106,14 @@ def receive(link: socket.socket) -> tuple[Any, int | None]:
     """
     fds: list[int] = []
     try:
-        header, fds, _, _ = socket.recv_fds(link, _HEADER.size, 1, socket.MSG_CMSG_CLOEXEC)
-        header += _receive(link, _HEADER.size - len(header))
-        length, with_fd = _HEADER.unpack(header)
-        message = pickle.loads(_receive(link, length))
+        data, fds = _receive_first(link)
+        if len(data) < _HEADER.size:
+            data += _receive(link, _HEADER.size - len(data))
+        length, with_fd = _HEADER.unpack_from(data)
+        missing = _HEADER.size + length - len(data)
+        if missing > 0:
+            data += _receive(link, missing)
+        message = pickle.loads(memoryview(data)[_HEADER.size :])
     except BaseException as error:
         for fd in fds:  # the other side died between its header and the rest
             os.close(fd)
@@ -132,6 +139,18 @@ class DescriptorError(OSError):
             "files; raise it (ulimit -n) or close some",
         )
         self.message = message
+
+
+def _receive_first(link: socket.socket) -> tuple[bytes, list[int]]:
+    """The beginning of a message, mostly all of it: each side waits for the other's answer, so no
+    other message follows. And the descriptors that came with it.
+    """
+    data, ancillary, _, _ = link.recvmsg(_FIRST_BYTES, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+    fds = array.array("i")
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    return data, list(fds)
 
 
 def _receive(link: socket.socket, length: int) -> bytearray:

@@ -38,6 +38,9 @@ SIGNALS: Final = (
 worker from its first moment; then taken by a handler that does nothing."""
 
 _SET_PARENT_DEATH_SIGNAL: Final = 1
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+_KEPT_BYTES: Final = 32 << 20  # the most that glibc takes for the second; it trims at twice that
 
 
 def main(link: socket.socket, received: Received, shared_from: int) -> None:
@@ -49,6 +52,7 @@ def main(link: socket.socket, received: Received, shared_from: int) -> None:
         shared_from: bytes from which on an array goes through a buffer.
     """
     _ignore_signals()
+    _keep_freed_memory()
     if sys.stderr is not None:
         faulthandler.enable()  # says where a library crashed
     buffers = Buffers()
@@ -117,6 +121,17 @@ def end_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
     if os.getppid() != parent:
         os._exit(0)  # it died before
+
+
+def _keep_freed_memory() -> None:
+    """Have the C library keep what an item frees for the next one, and not give it back each time,
+    to be faulted in again: what it comes to by itself where big arrays come and go, as they do
+    in a trainer.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # glibc
+        mallopt(_MMAP_THRESHOLD, _KEPT_BYTES)
+        mallopt(_TRIM_THRESHOLD, 2 * _KEPT_BYTES)
 
 
 def _ignore_signals() -> None:

@@ -18,7 +18,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from ..errors import ShardChangedError, ZephonError
 from .access import Access, ObjectStat, Retry, is_remote
@@ -44,6 +44,9 @@ class ReadCounts:
     retries: int = 0
     shards_opened: int = 0
     indices_opened: int = 0
+
+
+_COUNTS: Final = tuple(item.name for item in fields(ReadCounts))
 
 
 @dataclass(slots=True)
@@ -265,8 +268,7 @@ class ShardReader:
     def add_counts(self, counts: ReadCounts) -> None:
         """Add what a worker did."""
         with self._count_lock:
-            for item in fields(counts):
-                name = item.name
+            for name in _COUNTS:
                 setattr(self.reads, name, getattr(self.reads, name) + getattr(counts, name))
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,9 @@ class MediaTask:
     ref: SampleRef
     span: MediaSpan
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MediaTask, (self.ref, self.span)
+
 
 @dataclass(frozen=True, slots=True)
 class MediaResult:
@@ -71,6 +74,9 @@ class MediaResult:
 
     patches: Patches
     damaged: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MediaResult, (self.patches, self.damaged)
 
 
 @dataclass(slots=True)
@@ -91,6 +97,9 @@ class MediaCounts:
     bytes: int = 0
     damaged: int = 0
     rerouted: int = 0
+
+
+_COUNTS: Final = tuple(item.name for item in fields(MediaCounts))
 
 
 class Materialiser:
@@ -191,8 +200,7 @@ class Materialiser:
         """Add what a worker did."""
         media, reads = counts
         with self._count_lock:
-            for item in fields(media):
-                name = item.name
+            for name in _COUNTS:
                 setattr(self.counts, name, getattr(self.counts, name) + getattr(media, name))
         self.reader.add_counts(reads)
 
