@@ -41,6 +41,7 @@ from ..shards.reader import ReadCounts
 from .chat import ChatTemplate
 from .filters import Candidate, SampleFilter
 from .parts import animations_as_clips, check_kinds, opened
+from .texts import Conversations
 from .tokens import Block, Encoded, encode_documents
 
 _REASON_CHARACTERS = 500
@@ -98,7 +99,7 @@ class Measurer:
         ]
         self._filters = [SampleFilter(source.filter) for source in self.config.sources]
         self._animated = self.config.image.animated == "video"
-        self._chat: ChatTemplate | None = None
+        self._chat: Conversations | None = None
         self._chat_lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -115,7 +116,7 @@ class Measurer:
         """
         self._tokenizer.get_ready()
         if any(source.format in CONVERSATIONS for source in self.config.sources):
-            self._template()
+            self._conversations()
 
     def take_counts(self) -> ReadCounts:
         """See `ShardReader.take_counts`."""
@@ -180,7 +181,7 @@ class Measurer:
             parts = tuple(
                 part
                 for turns in document.conversations
-                for part in opened(self._template().render(turns, document.tools), opening)
+                for part in opened(self._conversations().render(turns, document.tools), opening)
             )
         elif any(isinstance(part, TextPart) and part.special for part in document.parts):
             parts = opened(document.parts, opening)  # it has template text of its own
@@ -215,10 +216,12 @@ class Measurer:
             return clip_of(info) or info
         return info
 
-    def _template(self) -> ChatTemplate:
+    def _conversations(self) -> Conversations:
         with self._chat_lock:
             if self._chat is None:
-                self._chat = ChatTemplate(self._tokenizer, self._family.placeholders)
+                placeholders = self._family.placeholders
+                template = ChatTemplate(self._tokenizer, placeholders)
+                self._chat = Conversations(template, placeholders)
             return self._chat
 
     def _medium(
