@@ -22,10 +22,12 @@ from . import (
 )
 from .auto import AUTO, LOOKED_AT, Choice, choose
 from .base import Format, FormatOptions, Sample
+from .energon import DATASET_FILE, read_field_map
 
 __all__ = [
     "AUTO",
     "CONVERSATIONS",
+    "DATASET_FILE",
     "LOOKED_AT",
     "Choice",
     "Format",
@@ -34,6 +36,7 @@ __all__ = [
     "check_options",
     "choose",
     "load_format",
+    "read_field_map",
 ]
 
 _FORMATS: dict[str, ModuleType] = {

@@ -1,19 +1,21 @@
 """``auto``: which format a source's samples have, told from their members and JSON keys.
 
 Each sample that is looked at is taken for one format, by the first rule that fits; the source's
-format is the one that most are taken for. It depends on the samples' bytes alone.
+format is the one that most are taken for. It depends on the samples' bytes alone, but for Energon,
+whose ``dataset.yaml`` or the source's options say where things lie.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ConfigError, SampleError
 from .base import FormatOptions, Sample
 from .chat import MESSAGE_KEYS
+from .energon import are_enough
 
 AUTO = "auto"
 LOOKED_AT = 20
@@ -24,23 +26,35 @@ _PARTS = frozenset({"text", "image", "video"})
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The format that was taken, and the sentence that says why."""
+    """The format that was taken, the sentence that says why, and options that it needs."""
 
     format: str
     reason: str
+    options: dict[str, str] = field(default_factory=dict)
 
 
-def choose(source: str, samples: Sequence[Sample], options: Mapping[str, Any]) -> Choice:
+def choose(
+    source: str,
+    samples: Sequence[Sample],
+    options: Mapping[str, Any],
+    field_map: Mapping[str, str] | None = None,
+) -> Choice:
     """The format of a source.
 
     Args:
         source: its id, for messages.
         samples: those to look at, in order.
         options: of the source.
+        field_map: what the ``dataset.yaml`` of an Energon data set says; used if ``options`` say
+            nothing.
 
     Raises:
         ConfigError: no sample has a known shape.
     """
+    if are_enough(options):
+        return Choice("energon", "the options are Energon's")
+    if field_map and not options:
+        return Choice("energon", "its dataset.yaml has a field_map", dict(field_map))
     given = FormatOptions(options)
     looks = [_look(sample, given) for sample in samples]
     votes = Counter(look.format for look in looks if look.format)
@@ -51,12 +65,15 @@ def choose(source: str, samples: Sequence[Sample], options: Mapping[str, Any]) -
             f"the first: {seen}. Name the format, or your own function"
         )
     name, count = votes.most_common(1)[0]  # of equals the one that was seen first
-    why = Counter(look.reason for look in looks if look.format == name).most_common(1)[0][0]
+    reasons = Counter(look.reason for look in looks if look.format == name)
+    why = reasons.most_common(1)[0][0]
+    needed = next(look.options for look in looks if (look.format, look.reason) == (name, why))
     rest = [f"{n} look like {other}" for other, n in votes.most_common()[1:]]
     unknown = len(looks) - sum(votes.values())
     rest += [f"{unknown} like nothing known"] if unknown else []
     tail = f" ({', '.join(rest)})" if rest else ""
-    return Choice(name, f"{count} of {len(looks)} samples looked at have {why}{tail}")
+    reason = f"{count} of {len(looks)} samples looked at have {why}{tail}"
+    return Choice(name, reason, {} if options else needed)
 
 
 def _look(sample: Sample, options: FormatOptions) -> Choice:
@@ -109,10 +126,25 @@ def _of_members(sample: Sample, data: Any) -> Choice | None:
     keys = data.keys() if isinstance(data, dict) else ()
     text = "txt" if sample.has("txt") else next((k for k in ("caption", "text") if k in keys), None)
     if text is None:
-        return None
+        return _of_question(sample, keys)
     where = "a member txt" if text == "txt" else f"a JSON with {text!r}"
     if any("/" not in field for field in sample.video_fields()):
         return Choice("video_text", f"a clip and {where}")
     if any("/" not in field for field in sample.image_fields()):
         return Choice("image_text", f"a picture and {where}")
     return Choice("text", f"{where} and no media") if text != "caption" else None
+
+
+def _of_question(sample: Sample, keys: Iterable[str]) -> Choice | None:
+    """A crude sample of Energon's: one picture or clip, a question and its answer."""
+    own = [("image", name) for name in sample.image_fields()]
+    own += [("video", name) for name in sample.video_fields()]
+    asked = next((key for key in ("context", "question") if key in keys), None)
+    answered = next((key for key in ("answers", "answer") if key in keys), None)
+    if len(own) != 1 or not asked or not answered:
+        return None
+    ((kind, name),) = own
+    noun = "picture" if kind == "image" else "clip"
+    reason = f"a {noun} and a JSON with {asked!r} and {answered!r}"
+    places = {"context": f"json[{asked}]", "answers": f"json[{answered}]"}
+    return Choice("energon", reason, {kind: name, **places})

@@ -5,7 +5,7 @@ One reader for the shapes in use, all in the ``json`` member (see docs/formats.m
 - Hugging Face: ``[{role, content}]``, alone or under ``messages``, content a string or a list of
   parts ``{"type": "text" | "image" | "video", …}``;
 - LLaVA, Qwen: ``conversations [{from, value}]`` with ``<image>`` and ``<video>`` markers, files
-  under ``image`` and ``video``;
+  under ``image`` and ``video`` (LLaVA marks clips, too, with ``<image>``);
 - ShareGPT (LLaMA-Factory): ``messages [{role, content}]`` with markers, files under ``images`` and
   ``videos``;
 - LLaVA-OneVision-1.5: ``texts [{role, content}]``, ``media``, ``name``.
@@ -47,12 +47,20 @@ _ROLES = {
     "gpt": "assistant",
     "assistant": "assistant",
     "model": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
     "system": "system",
+    "developer": "system",
     "function_call": "assistant",
+    "tool_call": "assistant",
     "tool": "tool",
     "function": "tool",
     "observation": "tool",
+    "tool_response": "tool",
+    "ipython": "tool",
 }
+_CALLING = ("function_call", "tool_call")
 _MARKER = re.compile(r"(<image>|<video>)")
 _NOUNS = {"image": "picture", "video": "clip"}
 _PART_KEYS = ("text", "image", "video", "image_url", "video_url")
@@ -114,10 +122,13 @@ def read_turns(
     if system and not (turns and turns[0][0]["role"] == "system"):
         turns.insert(0, ({"role": "system", "loss": False}, [TextPart(system)]))
     media = [item for _, items in turns for item in items if isinstance(item, _Medium)]
+    files = {kind: _files(sample, head, kind, alone) for kind in _KINDS}
+    if not files["image"] and all((m.kind, m.name) == ("image", None) for m in media):
+        if len(media) == len(files["video"]):  # LLaVA's clips have the marker <image>, too
+            for medium in media:
+                medium.kind = "video"
     for kind in _KINDS:
-        places = [medium for medium in media if medium.kind == kind]
-        listed = _listed(head, kind)
-        _assign(sample, kind, places, listed if alone or listed is not None else [], what)
+        _assign(sample, kind, [place for place in media if place.kind == kind], files[kind], what)
     return tuple(
         Turn(parts=tuple(i.part() if isinstance(i, _Medium) else i for i in items), **fields)
         for fields, items in turns
@@ -164,9 +175,9 @@ def _turn(value: Any, what: str) -> tuple[dict[str, Any], list[TextPart | _Mediu
         raise malformed(f"{what}: role {shown} is not one of {', '.join(_ROLES)}")
     content = message["content"] if "content" in message else message.get("value")
     calls, reasoning = read_calls(message, what), read_reasoning(message, what)
-    if said == "function_call":
+    if said in _CALLING:
         if calls:
-            raise malformed(f"{what}: a turn 'function_call' with calls beside its text")
+            raise malformed(f"{what}: a turn {said!r} with calls beside its text")
         thought, calls = read_function_call(checked_text(content, f"{what} content"), what)
         reasoning, content = reasoning or thought, None
     if role != "assistant" and (calls or reasoning):
@@ -201,7 +212,8 @@ def _content(value: Any, what: str) -> TextPart | _Medium:
     item = checked_object(value, what)
     kind = item.get("type")
     if kind is None:
-        kind = next((name for name in _PART_KEYS if name in item), None)
+        given = [name for name in _PART_KEYS if name in item]
+        kind = next((name for name in given if item[name] is not None), next(iter(given), None))
     if kind == "text":
         return TextPart(checked_text(item.get("text"), f"{what} 'text'"))
     if kind in ("image", "image_url"):
@@ -252,19 +264,30 @@ def _listed(head: dict[str, Any], kind: _Kind) -> list[str] | None:
     return [_checked_name(_inner(name), f"{key!r}[{at}]") for at, name in enumerate(names)]
 
 
+def _files(sample: Sample, head: dict[str, Any], kind: _Kind, alone: bool) -> list[str]:
+    """The files of ``kind`` for places without a name: those listed, else the sample's own."""
+    listed = _listed(head, kind)
+    if listed is None:
+        listed = list(_own(sample, kind)) if alone else []
+    return listed
+
+
+def _own(sample: Sample, kind: _Kind) -> tuple[str, ...]:
+    return sample.image_fields() if kind == "image" else sample.video_fields()
+
+
 def _inner(value: Any) -> Any:
     """The name inside of ``{"path": name}`` or ``{"url": name}``."""
     return value.get("path") or value.get("url") if isinstance(value, dict) else value
 
 
 def _assign(
-    sample: Sample, kind: _Kind, places: list[_Medium], listed: list[str] | None, what: str
+    sample: Sample, kind: _Kind, places: list[_Medium], files: list[str], what: str
 ) -> None:
     """Give each place its field; SampleError when places and files don't match one to one."""
     open_places = [place for place in places if place.name is None]
-    own = sample.image_fields() if kind == "image" else sample.video_fields()
-    if open_places or len(open_places) == len(places):
-        files = list(own) if listed is None else listed
+    own = _own(sample, kind)
+    if open_places or not places:
         if len(open_places) != len(files):
             raise malformed(
                 f"{what}: {len(open_places)} <{kind}> markers for {len(files)} {_NOUNS[kind]}s; "

@@ -10,7 +10,10 @@ quarantined, and the reason names the file.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
+
+import yaml
 
 from ..errors import ConfigError
 from ..sample import Document, ImagePart, Part, VideoPart
@@ -18,6 +21,7 @@ from .base import FormatOptions, Sample, checked_text, kind_of, malformed, no_te
 from .chat import exchange, with_targets
 
 OPTIONS = frozenset({"image", "video", "caption", "context", "answers"})
+DATASET_FILE = ".nv-meta/dataset.yaml"
 _PLACE = re.compile(r"([^\[\]]+)((?:\[[^\[\]]+\])*)")
 
 
@@ -42,6 +46,26 @@ def energon(sample: Sample, options: FormatOptions) -> Document:
     texts = (_text(sample, context), _text(sample, answers))
     turns = exchange(sample, *texts, media, f"member {sample.member_name(_member(context))!r}")
     return with_targets(Document(turns=turns), f"{answers!r}")
+
+
+def are_enough(options: Mapping[str, Any]) -> bool:
+    """Whether the options say where a document's text is."""
+    return "caption" in options or options.keys() >= {"context", "answers"}
+
+
+def read_field_map(text: str) -> dict[str, str]:
+    """The options that a ``dataset.yaml`` gives in its ``field_map``; none where they don't do."""
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return {}
+    found = data.get("field_map") if isinstance(data, dict) else None
+    if not isinstance(found, dict):
+        return {}
+    fields = {"caption" if name == "text" else name: place for name, place in found.items()}
+    options = {name: fields[name] for name in sorted(OPTIONS & fields.keys())}
+    usable = all(isinstance(place, str) and _PLACE.fullmatch(place) for place in options.values())
+    return options if usable and are_enough(options) else {}
 
 
 def _member(place: str) -> str:

@@ -67,6 +67,7 @@ def test_hugging_face_parts_that_name_their_file() -> None:
         {"type": "image", "path": "B.JPG"},
         {"type": "image_url", "image_url": {"url": "b.jpg"}},
         {"type": "image", "image": "file://b.jpg"},
+        {"text": None, "image": "b.jpg", "video": None},  # columns of a table, merged
     ):
         assert run(messages(part), "a.jpg", "b.jpg")[0].parts[0] == ImagePart("b.jpg")
     clip = {"type": "video", "video": "x.mp4", "video_start": 1, "video_end": 2.5}
@@ -149,6 +150,20 @@ def test_llava_onevision_mixed_and_image_only() -> None:
     assert run(only)[0].parts == (TextPart("Hi"),)
     bare = [{"role": "user", "content": "<image>?"}, texts[1]]
     assert run(bare, "jpg")[0].parts == (ImagePart("jpg"), TextPart("?"))
+
+
+def test_llavas_clips_are_marked_as_images() -> None:
+    def asked(text: str, **files: Any) -> dict[str, Any]:
+        said = [{"from": "human", "value": text}, {"from": "chatgpt", "value": "A cat."}]
+        return {"conversations": said, **files}
+
+    for data in (asked("<image>\nWhat?", video="a/b.mp4"), asked("<image>\nWhat?")):
+        assert run(data, "mp4")[0].parts == (VideoPart("mp4"), TextPart("\nWhat?"))
+    twice = asked("<image><image>?", video=["b.mp4", "a.mp4"])
+    assert run(twice, "a.mp4", "b.mp4")[0].parts[:2] == (VideoPart("b.mp4"), VideoPart("a.mp4"))
+    for text, files in (("<image><video>", ("mp4",)), ("<image><image>", ("mp4",))):
+        assert "<image> markers for 0 pictures" in refusal(asked(text), *files).reason
+    assert "0 <video> markers for 1 clip" in refusal(asked("<image>"), "mp4", "jpg").reason
 
 
 def test_unnamed_files_are_taken_in_natural_order() -> None:
