@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from benchmarks import suites, workloads
+from benchmarks.compare.protocol import Job
 from benchmarks.environments import CONTESTANTS, default_cache, folder_of
-from benchmarks.harness import RESULTS, Bench, Row
+from benchmarks.harness import RESULTS, Bench
 from benchmarks.report import table
+from benchmarks.sitting import Sitting
+from benchmarks.suites import Unit
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,10 +35,11 @@ app = typer.Typer(
     help=(
         "This project against the loaders you would use instead, on the same data and the same "
         "work, beside the limit: the bare work without any loader.\n\n"
-        "`list` says who takes part. `run text` measures first batch, throughput and memory; "
-        "`restore` how long a resume takes and how large its state is; `determinism` what stays "
-        "equal when workers, ranks or a resume change; `lanes` ours alone. Each appends JSON rows "
-        "to a file, from which `plot` makes pictures.\n\n"
+        "`all` measures everything, as far as a budget of minutes goes, and goes on the next time. "
+        "Or one by one: `run text` measures first batch, throughput and memory; `restore` how long "
+        "a resume takes and how large its state is; `determinism` what stays equal when workers, "
+        "ranks or a resume change; `lanes` ours alone. Each appends JSON rows to a file, from "
+        "which `plot` makes pictures; `list` says who takes part.\n\n"
         "Try `python -m benchmarks run text --quick --peers ours,limits` first: some seconds a "
         "contestant. The first run of a peer installs it into an environment of its own.\n\n"
         "Measure on a machine with nothing else to do: rows hold its load, and ratios are of one "
@@ -42,10 +53,25 @@ PeersOption = Annotated[
 ]
 RoundsOption = Annotated[int, typer.Option(min=1, help="Paired rounds.")]
 QuickOption = Annotated[
-    bool, typer.Option("--quick", help="Little data, windows of 1 s, no rows kept: a trial.")
+    bool, typer.Option("--quick", help="Little data, windows of 1 s, rows kept apart: a trial.")
 ]
 CacheOption = Annotated[Path, typer.Option(help="Folder of environments and data.")]
-ResultsOption = Annotated[Path, typer.Option(help="File that rows are appended to.")]
+ResultsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help=f"File that rows are appended to: {RESULTS.name}, or quick.jsonl of --cache."
+    ),
+]
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Measure again what these results have of this commit.")
+]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option("--budget-minutes", min=0, help="Begin nothing that would end later."),
+]
+DryOption = Annotated[
+    bool, typer.Option("--dry-run", help="Only say what would be done, and how long it takes.")
+]
 VocabularyOption = Annotated[
     str, typer.Option(help="trained: a BPE of 4,096 tokens; qwen: Qwen's, if dashscope is there.")
 ]
@@ -63,25 +89,6 @@ def chosen(peers: str) -> list[str]:
             known = ", ".join(CONTESTANTS)
             raise typer.BadParameter(f"no contestant {name!r}; there are {known}, and all")
     return names
-
-
-@contextmanager
-def bench_of(cache: Path, results: Path | None, title: str) -> Iterator[Bench]:
-    """A bench that shows on stderr what it is at."""
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    ) as progress:
-        task = progress.add_task(title, total=None)
-
-        def say(line: str) -> None:
-            progress.update(task, description=line, advance=1)
-
-        yield Bench(cache, results, say)
 
 
 def data_of(cache: Path, works: list[str], quick: bool, vocabulary: str) -> Path:
@@ -106,9 +113,84 @@ def data_of(cache: Path, works: list[str], quick: bool, vocabulary: str) -> Path
     return folder
 
 
-def show(rows: list[Row]) -> None:
-    """A table of summaries."""
-    Console(width=160).print(table(rows))
+def jobs_of(data: Path, works: Sequence[str], quick: bool) -> dict[str, Job]:
+    """The throughput job of each work."""
+    end = workloads.end_token(data)
+    return {work: suites.base_job(work, data, end, quick) for work in works}  # type: ignore[arg-type]
+
+
+def measure(
+    units: Sequence[Unit],
+    data: Path,
+    quick: bool,
+    cache: Path,
+    results: Path | None,
+    *,
+    budget: float | None = None,
+    fresh: bool = False,
+    dry: bool = False,
+) -> None:
+    """Do the units, show the summaries, and say what is left."""
+    out, err = Console(width=160), Console(stderr=True)
+    facts = {"quick": quick} | workloads.facts(data)
+    path = results or (cache / "quick.jsonl" if quick else RESULTS)
+    with ExitStack() as stack:
+        progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=err,
+            transient=True,
+            speed_estimate_period=600,
+        )
+        task = progress.add_task("", total=None)
+        bench = Bench(cache, path, facts, lambda line: progress.update(task, description=line))
+        sitting = Sitting(bench, units, None if budget is None else 60 * budget, fresh)
+        if sitting.done:
+            err.print(f"{len(sitting.done)} of {len(units)} were done before (--fresh: again)")
+        if dry:
+            for unit in sitting.left:
+                out.print(f"{sitting.seconds_of(unit):6.0f} s  {unit.name}", highlight=False)
+            out.print(f"{sitting.seconds / 60:.0f} minutes", highlight=False)
+            return
+        total = sitting.seconds if budget is None else min(sitting.seconds, 60 * budget)
+        progress.update(task, total=total)
+        stack.enter_context(progress)
+        rows = sitting.run(lambda seconds: progress.advance(task, seconds))
+    for suite in dict.fromkeys(row["suite"] for row in rows):
+        out.print(table([row for row in rows if row["suite"] == suite]))
+    if sitting.left:
+        out.print(
+            f"{len(sitting.left)} of {len(units)} are left, {sitting.seconds / 60:.0f} minutes: "
+            "the same command goes on with them",
+            highlight=False,
+        )
+
+
+def epoch_steps(data: Path, at: str, job: Job) -> Mapping[int, float | None]:
+    """Steps of an option, such as ``10,1000,25%``: by number, or by the share of an epoch."""
+    found: dict[int, float | None] = {}
+    epoch = 0
+    for one in at.split(","):
+        if not one.endswith("%"):
+            found[int(one)] = None
+            continue
+        if not epoch:
+            epoch = workloads.steps_of_epoch(data, job.batch * job.sequence_length)
+        share = float(one[:-1]) / 100
+        found[max(10, 10 * round(share * epoch / 10))] = share
+    return dict(sorted(found.items()))
+
+
+def restore_job(job: Job) -> Job:
+    """Of few tokens a step, so that far steps are near."""
+    return dataclasses.replace(job, batch=2, lanes=2, sequence_length=512)
+
+
+AT, AT_QUICK = "10,1000,10000,1%,25%,75%", "10,50%"
 
 
 @app.command("list")
@@ -121,6 +203,61 @@ def list_contestants(cache: CacheOption = default_cache()) -> None:  # noqa: B00
         out.print(f"{name}: {needs}{'' if made else ' (not installed yet)'}", markup=False)
 
 
+@app.command("all")
+def everything(
+    peers: PeersOption = "all",
+    rounds: RoundsOption = 3,
+    budget: BudgetOption = None,
+    dry_run: DryOption = False,
+    quick: QuickOption = False,
+    fresh: FreshOption = False,
+    vocabulary: VocabularyOption = "trained",
+    cache: CacheOption = default_cache(),  # noqa: B008
+    results: ResultsOption = None,
+) -> None:
+    """Everything, in order of its weight: a first round of all, then the others.
+
+    Texts, pictures, clips and interleaved documents with 0, 2 and 1 workers; restores; lanes;
+    packing; the plan; worker processes; what stays equal. Begin it again with the same options and
+    it goes on: units that were done of this commit, in these results, are not done again.
+    """
+    works = list(workloads.WORKS)
+    data = data_of(cache, works, quick, vocabulary)
+    units = suites_of_all(data, chosen(peers), rounds, quick)
+    measure(units, data, quick, cache, results, budget=budget, fresh=fresh, dry=dry_run)
+
+
+def suites_of_all(data: Path, names: list[str], rounds: int, quick: bool) -> list[Unit]:
+    """All units: of each round those with 0 workers, with 2, restores, lanes; the rest between."""
+    jobs = jobs_of(data, workloads.WORKS, quick)
+    text = restore_job(jobs["text"])
+    at = epoch_steps(data, AT_QUICK if quick else AT, text)
+    rates = {
+        workers: [suites.throughput(job, names, workers, rounds) for job in jobs.values()]
+        for workers in (0, 2, 1)
+    }
+    lanes, restores = suites.lanes(jobs["text"], rounds), suites.restores(text, names, at, rounds)
+    once: list[Unit] = [unit for unit in lanes if unit.number == 0]
+    once += [unit for unit in restores if unit.number == 0]
+    once += [
+        suites.Script("packing", guess_s=40),
+        suites.Script("plan", guess_s=40),
+        suites.Script("backends", ("--repeat", str(min(rounds, 3))), 45.0 * min(rounds, 3)),
+    ]
+    units: list[Unit] = []
+    for number in range(rounds):
+        units += [group[number] for group in rates[0]]
+        units += [group[number] for group in rates[2]]
+        if number == 0:
+            units += once
+            units += suites.matrices(jobs["text"], names, 8)
+        else:
+            units += [unit for unit in lanes if unit.number == number]
+            units += [unit for unit in restores if unit.number == number]
+    units += [group[number] for number in range(rounds) for group in rates[1]]
+    return units + suites.matrices(jobs["image_text"], names, 8)
+
+
 @app.command()
 def run(
     works: WorksArgument,
@@ -128,61 +265,54 @@ def run(
     rounds: RoundsOption = 5,
     workers: Annotated[str, typer.Option(help="Numbers of workers, with commas.")] = "0,1,2",
     quick: QuickOption = False,
+    fresh: FreshOption = False,
+    budget: BudgetOption = None,
     vocabulary: VocabularyOption = "trained",
     cache: CacheOption = default_cache(),  # noqa: B008
-    results: ResultsOption = RESULTS,
+    results: ResultsOption = None,
 ) -> None:
     """First batch, rates per second and per CPU-second, memory and fill, as ratios to the limit."""
-    names, numbers = chosen(peers), [int(number) for number in workers.split(",")]
     data = data_of(cache, works, quick, vocabulary)
-    for work in works:
-        job = suites.base_job(work, data, quick)  # type: ignore[arg-type]
-        with bench_of(cache, None if quick else results, work) as bench:
-            rows = suites.throughput(bench, job, names, numbers, rounds)
-        show(rows)
+    units = [
+        unit
+        for job in jobs_of(data, works, quick).values()
+        for number in workers.split(",")
+        for unit in suites.throughput(job, chosen(peers), int(number), rounds)
+    ]
+    measure(units, data, quick, cache, results, budget=budget, fresh=fresh)
 
 
 @app.command()
 def restore(
-    work: Annotated[str, typer.Argument(help="Which work.")] = "text",
-    peers: PeersOption = "ours",
-    at: Annotated[str, typer.Option(help="Steps after which states are taken.")] = "10,1000,10000",
-    rounds: RoundsOption = 5,
-    batch: Annotated[int, typer.Option(help="Rows a step: few, so that far steps are near.")] = 2,
-    length: Annotated[int, typer.Option(help="Tokens a row.")] = 512,
+    peers: PeersOption = "all",
+    at: Annotated[str, typer.Option(help="Steps of the states, or shares of an epoch.")] = AT,
+    rounds: RoundsOption = 3,
     quick: QuickOption = False,
+    fresh: FreshOption = False,
     vocabulary: VocabularyOption = "trained",
     cache: CacheOption = default_cache(),  # noqa: B008
-    results: ResultsOption = RESULTS,
+    results: ResultsOption = None,
 ) -> None:
-    """Time from the imports to the first batch after a resume, beside a cold start; state size."""
-    data = data_of(cache, [work], quick, vocabulary)
-    job = dataclasses.replace(
-        suites.base_job(work, data, quick),  # type: ignore[arg-type]
-        batch=batch,
-        lanes=batch,
-        sequence_length=length,
-    )
-    with bench_of(cache, None if quick else results, work) as bench:
-        rows = suites.restore(bench, job, chosen(peers), [int(n) for n in at.split(",")], rounds)
-    show(rows)
+    """From the imports to the first batch after a resume of texts, beside a cold start."""
+    data = data_of(cache, ["text"], quick, vocabulary)
+    job = restore_job(jobs_of(data, ["text"], quick)["text"])
+    units = suites.restores(job, chosen(peers), epoch_steps(data, at, job), rounds)
+    measure(units, data, quick, cache, results, fresh=fresh)
 
 
 @app.command()
 def lanes(
-    work: Annotated[str, typer.Argument(help="Which work.")] = "text",
     rounds: RoundsOption = 3,
     quick: QuickOption = False,
+    fresh: FreshOption = False,
     vocabulary: VocabularyOption = "trained",
     cache: CacheOption = default_cache(),  # noqa: B008
-    results: ResultsOption = RESULTS,
+    results: ResultsOption = None,
 ) -> None:
-    """Ours with 1 to 1,024 lanes on a rank, and one lane of 1,024, beside one lane."""
-    data = data_of(cache, [work], quick, vocabulary)
-    job = suites.base_job(work, data, quick)  # type: ignore[arg-type]
-    with bench_of(cache, None if quick else results, work) as bench:
-        rows = suites.lanes(bench, job, rounds)
-    show(rows)
+    """Ours with 8 to 1,024 lanes on a rank, and one lane of 1,024, beside one lane; states."""
+    data = data_of(cache, ["text"], quick, vocabulary)
+    units = suites.lanes(jobs_of(data, ["text"], quick)["text"], rounds)
+    measure(units, data, quick, cache, results, fresh=fresh)
 
 
 @app.command()
@@ -191,26 +321,20 @@ def determinism(
     peers: PeersOption = "all",
     steps: Annotated[int, typer.Option(min=2, help="Steps that are compared.")] = 8,
     quick: QuickOption = False,
+    fresh: FreshOption = False,
     cache: CacheOption = default_cache(),  # noqa: B008
-    results: ResultsOption = RESULTS,
+    results: ResultsOption = None,
 ) -> None:
     """Whether the same rows come again: with other workers, on 2 ranks, after a resume."""
     data = data_of(cache, works, quick, "trained")
-    for work in works:
-        job = dataclasses.replace(
-            suites.base_job(work, data, quick),  # type: ignore[arg-type]
-            batch=2,
-            lanes=2,
-        )
-        with bench_of(cache, None if quick else results, work) as bench:
-            names = [name for name in chosen(peers) if not name.startswith("limits")]
-            rows = [row for name in names for row in suites.determinism(bench, job, name, steps)]
-        show(rows)
+    jobs = jobs_of(data, works, quick)
+    units = [unit for job in jobs.values() for unit in suites.matrices(job, chosen(peers), steps)]
+    measure(units, data, quick, cache, results, fresh=fresh)
 
 
 @app.command()
 def plot(
-    results: ResultsOption = RESULTS,
+    results: Annotated[Path, typer.Option(help="The rows.")] = RESULTS,
     out: Annotated[Path, typer.Option(help="Folder of the pictures.")] = Path("docs"),
 ) -> None:
     """The pictures of README, of the newest summaries in the results."""

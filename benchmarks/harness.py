@@ -1,32 +1,34 @@
-"""Runs contestants in paired rounds, and writes a JSON row for each run and each summary.
+"""Runs contestants, checks what they deliver, and writes a JSON row for each run.
 
-A round runs every entry once, one after another, so that all meet the same machine; ratios are
-taken within a round, and their median and 20th and 80th percentiles over the rounds. A run is a
-process of its own, in the contestant's environment. It measures its own times and CPU seconds (see
-`compare.protocol`); from outside come the wall time and CPU of the whole process, and the most
-memory of its tree, sampled every 250 ms. A run that fails is a row that says why.
+A run is a process of its own, in the contestant's environment. It measures its own times and CPU
+seconds (see `compare.protocol`); from outside come the wall time and CPU of the whole process, and
+the most memory of its tree, sampled every 250 ms. A run that fails, hangs or delivers something
+else than it should is a row that says so.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import hashlib
 import json
 import os
 import platform
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.protocol import Job, memory
 from benchmarks.environments import CONTESTANTS, interpreter
-from benchmarks.spreads import paired_ratios, spread
+from benchmarks.summaries import Row, rounded
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "compare.jsonl"
@@ -37,20 +39,39 @@ SETTINGS = {
 }
 """Of the environment, the same for all: workers are the only parallelism."""
 
-Row = dict[str, Any]
+TIMEOUT_S = 150.0
+"""Of a run, beside the seconds that its job asks for."""
+PATIENCE = 2
+"""Failures of a contestant one after another, after which it is left out of later rounds."""
+SAVING_S = 300.0
+"""Of one that saves states: some go 10,000 steps for them."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A contestant with a job; ``name`` is that of a script, or ``script:variant``."""
+    """A contestant with a job.
+
+    Attributes:
+        name: Of a script, or ``script:variant``.
+        job: What it does.
+        role: What tells it from another with the same backend in its round.
+        facts: Further fields of its rows.
+    """
 
     name: str
     job: Job
+    role: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
         """How it is told from the others of its round."""
-        return f"{self.name} {self.job.mode}{self.job.workers or ''}"
+        return f"{self.name} {self.job.mode}{self.job.workers or ''} {self.role}".strip()
+
+    @property
+    def timeout_s(self) -> float:
+        """After which the run is ended."""
+        return TIMEOUT_S + self.job.warmup_s + self.job.seconds + SAVING_S * bool(self.job.saves)
 
 
 def machine() -> Row:
@@ -66,10 +87,15 @@ def machine() -> Row:
 
 
 def commit() -> str:
-    """The repository's, with a mark if files differ from it; ``unknown`` without git."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
+    """The repository's; with a digest of what differs from it, results left out; or ``unknown``."""
+    git = ["git", "-C", str(ROOT)]
+    head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+    if head.returncode:
+        return "unknown"
+    where = ["--", ".", ":!benchmarks/results"]
+    changes = subprocess.run([*git, "diff", "HEAD", *where], capture_output=True).stdout
+    dirty = f"-dirty-{hashlib.sha256(changes).hexdigest()[:6]}" if changes else ""
+    return head.stdout.strip() + dirty
 
 
 def read_reply(path: Path, status: int, printed: str) -> Row:
@@ -90,12 +116,15 @@ def read_reply(path: Path, status: int, printed: str) -> Row:
     return reply
 
 
-def run_once(entry: Entry, python: Path, timeout_s: float = 900.0) -> Row:
+def run_once(entry: Entry, python: Path) -> Row:
     """One run; the reply and what was seen from outside."""
+    timeout_s = entry.timeout_s
     script, _, variant = entry.name.partition(":")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         job = dataclasses.replace(entry.job, reply=str(folder / "reply.json"), variant=variant)
+        if job.kind == "save" and job.state is None:  # only its size is of use
+            job = dataclasses.replace(job, state=str(folder / "state"))
         (folder / "job.json").write_text(json.dumps(dataclasses.asdict(job)))
         command = [str(python), "-m", f"benchmarks.compare.{script}", str(folder / "job.json")]
         begin = time.monotonic()
@@ -126,7 +155,7 @@ def run_once(entry: Entry, python: Path, timeout_s: float = 900.0) -> Row:
         text = (folder / "printed").read_text("utf-8", errors="replace")
         reply = read_reply(folder / "reply.json", process.returncode, text)
         if process.returncode == -signal.SIGKILL and wall > timeout_s:
-            reply = {"failed": f"not done after {timeout_s:g} s"}
+            reply = {"failed": f"hangs: not done after {timeout_s:g} s, and ended"}
     seen = {"wall_s": wall, "cpu_s": usage.ru_utime + usage.ru_stime}
     return reply | seen | {"peak_rss_bytes": peaks[0], "peak_pss_bytes": peaks[1]}
 
@@ -141,101 +170,158 @@ def _end_session(leader: int) -> None:
 
 def values(name: str, reply: Row) -> dict[str, float]:
     """The figures of a run that are compared; of a limit, which has no start, only its rates."""
-    starts = not name.startswith("limits")
-    found = {
-        name: float(reply[name])
-        for name in ("first_batch_s", "first_batch_cpu_s", "import_s", "state_bytes",
-                     "peak_rss_bytes", "peak_pss_bytes")
-        if starts and isinstance(reply.get(name), int | float)
-    }  # fmt: skip
+    found = {}
+    if not name.startswith("limits"):
+        names = ("first_batch_s", "first_batch_cpu_s", "import_s", "peak_rss_bytes",
+                 "peak_pss_bytes")  # fmt: skip
+        found = {n: float(reply[n]) for n in names if isinstance(reply.get(n), int | float)}
+    if {"import_s", "first_batch_s"} <= found.keys():
+        found["start_s"] = found["import_s"] + found["first_batch_s"]
+    for taken in (reply.get("states") or {}).values():  # the last one
+        found |= {"state_bytes": float(taken["state_bytes"]), "save_s": taken["save_s"]}
     steady = reply.get("steady")
     if isinstance(steady, dict):
         for what in ("samples", "tokens"):
             if steady[what] and steady["cpu_s"] and steady["wall_s"]:
                 found[f"{what}_per_cpu_s"] = steady[what] / steady["cpu_s"]
                 found[f"{what}_per_s"] = steady[what] / steady["wall_s"]
+        if steady["samples"] and steady["tokens"]:
+            found["tokens_per_sample"] = steady["tokens"] / steady["samples"]
         if steady.get("fill") is not None:
             found["fill"] = steady["fill"]
     return found
 
 
+def output(reply: Row, known: Mapping[str, frozenset[str]]) -> Row:
+    """How much of what was delivered is known, or ``failed`` if some of it isn't."""
+    counts = {
+        what: [sum(one in known[what] for one in reply[what]), len(reply[what])]
+        for what in ("documents", "media")
+        if reply.get(what)
+    }
+    wrong = [f"{n - good} of {n} {what}" for what, (good, n) in counts.items() if good < n]
+    if wrong:
+        return {"output": counts, "failed": f"other output than expected: {', '.join(wrong)}"}
+    return {"output": counts} if counts else {}
+
+
 class Bench:
-    """Runs entries and keeps their rows.
+    """Runs entries and keeps their rows; of use in several threads at once.
 
     Args:
         cache: where the environments lie.
         results: the file to append rows to; None: rows are only returned.
+        facts: fields of every row: what the data are.
         say: told of what is going on, a line at a time.
+        runner: does a run in an interpreter; tests have another than `run_once`.
     """
 
     def __init__(
         self,
         cache: Path,
         results: Path | None = RESULTS,
+        facts: Mapping[str, Any] | None = None,
         say: Callable[[str], None] = lambda _: None,
+        runner: Callable[[Entry, Path], Row] = run_once,
     ) -> None:
-        self._cache, self._results, self._say = cache, results, say
-        self._commit = commit()
+        self._cache, self._say, self._runner = cache, say, runner
+        self.results, self.facts = results, dict(facts or {})
+        self.commit = commit()
         self._pythons: dict[str, Path | str] = {}
+        self._known: dict[str, dict[str, frozenset[str]]] = {}
+        self._skips: dict[tuple[Any, ...], Row] = {}
+        self._failures: Counter[tuple[Any, ...]] = Counter()
+        self._lock, self._writing = threading.Lock(), threading.Lock()
 
     def run(self, entry: Entry, **more: Any) -> Row:
-        """One run as a row; ``more`` is added to it."""
-        self._say(f"{entry.job.work} {entry.job.kind}: {entry.label}")
-        python = self._python(entry.name, entry.job.data)
-        if isinstance(python, str):
-            reply: Row = {"failed": python}
+        """One run as a row; ``more`` is added to it.
+
+        What a contestant can't do is asked once. One that failed is tried again in the next round,
+        and given up after `PATIENCE` failures one after another.
+        """
+        job = entry.job
+        can = (entry.name, job.work, job.kind, job.mode, job.workers, job.resumes)
+        place = (*can, entry.role, more.get("suite"), more.get("group"))
+        if can in self._skips:
+            reply = dict(self._skips[can])
+        elif self._failures[place] >= PATIENCE:
+            reply = {"failed": f"not run: it failed {PATIENCE} times one after another"}
         else:
-            reply = run_once(entry, python)
+            self._say(f"{job.work}, {job.kind}: {entry.label}")
+            reply = self._checked(entry)
+            self._failures[place] = self._failures[place] + 1 if "failed" in reply else 0
+            if "skipped" in reply:
+                self._skips[can] = {key: reply.get(key) for key in ("skipped", "version")}
+        return self._row(entry, reply, more)
+
+    def _checked(self, entry: Entry) -> Row:
+        """The reply of a run, its output compared with what the data give."""
+        reply = self._reply(entry)
+        if not entry.name.startswith("limits") and (reply.get("documents") or reply.get("media")):
+            reply |= output(reply, self._reference(entry.job))
+        return reply
+
+    def _row(self, entry: Entry, reply: Row, more: Row) -> Row:
         job = {
             field.name: getattr(entry.job, field.name)
             for field in dataclasses.fields(Job)
-            if field.name not in ("reply", "data", "state", "variant")
+            if field.name not in ("reply", "data", "state", "variant", "end")
         }
-        row = {"bench": "compare", "row": "run", "contestant": entry.name, "job": job, **more}
+        row = {
+            "bench": "compare",
+            "row": "run",
+            "contestant": entry.name,
+            "label": entry.label,
+            "job": job,
+            "facts": dict(entry.facts),
+            **more,
+        }
         return self.keep(row | {"values": values(entry.name, reply)} | reply)
 
-    def rounds(self, entries: Sequence[Entry], rounds: int, against: str, **more: Any) -> list[Row]:
-        """Every entry in every round, in turns; the summaries.
-
-        Args:
-            entries: what a round runs.
-            rounds: how many.
-            against: label of the entry that the others are divided by.
-            more: added to every row.
-        """
-        found: dict[str, list[Row]] = {entry.label: [] for entry in entries}
-        for number in range(rounds):
-            for entry in entries:
-                past = found[entry.label]
-                if past and ("skipped" in past[0] or "failed" in past[0]):
-                    past.append(past[0])  # it will not do better
-                else:
-                    past.append(self.run(entry, round=number, **more))
-        jobs = {entry.label: entry for entry in entries}
-        return [
-            self.keep(summary(jobs[label], runs, found.get(against, []), against) | more)
-            for label, runs in found.items()
-        ]
-
     def keep(self, row: Row) -> Row:
-        """Complete a row and write it down, the digests of rows left out."""
+        """Complete a row and write it down, the digests left out."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        row = row | {"commit": self._commit, "machine": machine(), "at": now}
-        if self._results is not None:
-            shown = {key: value for key, value in row.items() if key not in ("rows", "documents")}
-            self._results.parent.mkdir(parents=True, exist_ok=True)
-            with self._results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(rounded(shown)) + "\n")
+        row = row | self.facts | {"commit": self.commit, "machine": machine(), "at": now}
+        if self.results is not None:
+            digests = ("rows", "documents", "media")
+            shown = {key: value for key, value in row.items() if key not in digests}
+            append(self.results, [shown], self._writing)
         return row
 
-    def _python(self, name: str, data: str) -> Path | str:
+    def keep_beside(self, name: str, rows: Iterable[Row]) -> None:
+        """Write rows of another script to the file ``name``.jsonl beside the results."""
+        if self.results is not None:
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            more = {"bench": name, "commit": self.commit, "machine": machine(), "at": now}
+            append(self.results.with_name(f"{name}.jsonl"), [r | more for r in rows], self._writing)
+
+    def _reply(self, entry: Entry) -> Row:
+        with self._lock:  # an environment is made once
+            python = self._python(entry.name, entry.job)
+        return {"failed": python} if isinstance(python, str) else self._runner(entry, python)
+
+    def _reference(self, job: Job) -> Mapping[str, frozenset[str]]:
+        """Digests of all documents and media of the job's work, as its data make them."""
+        with self._lock:
+            key = f"{job.data} {job.work}"
+            if key not in self._known:
+                self._say(f"{job.work}: what is to be delivered")
+                plain = Job(work=job.work, kind="rows", data=job.data, reply="", end=job.end)
+                self._python("limits", plain)
+                reply = self._runner(Entry("limits", plain), Path(sys.executable))
+                if "documents" not in reply:
+                    raise RuntimeError(f"no reference of {job.work}: {reply.get('failed')}")
+                self._known[key] = {w: frozenset(reply[w]) for w in ("documents", "media")}
+            return self._known[key]
+
+    def _python(self, name: str, job: Job) -> Path | str:
         """The contestant's interpreter, its data prepared; or why there is none."""
-        place = f"{name} {data}"
+        place = f"{name} {job.data} {job.work}"
         if place not in self._pythons:
             try:
                 python = interpreter(name, self._cache, self._say)
                 if CONTESTANTS[name].prepare:
-                    self._prepare(name, python, data)
+                    self._prepare(name, python, job.data)
             except (RuntimeError, OSError) as error:
                 self._pythons[place] = str(error)
             else:
@@ -253,45 +339,9 @@ class Bench:
             raise RuntimeError(f"--prepare failed with {done.returncode}: {end}")
 
 
-def summary(entry: Entry, runs: Sequence[Row], others: Sequence[Row], against: str) -> Row:
-    """Medians of an entry's runs, and of the ratios to another's of the same rounds."""
-    first = runs[0]
-    row: Row = {
-        "bench": "compare",
-        "row": "summary",
-        "contestant": entry.name,
-        "work": entry.job.work,
-        "kind": entry.job.kind,
-        "workers": entry.job.workers,
-        "mode": entry.job.mode,
-        "version": first.get("version"),
-        "rounds": len(runs),
-    }
-    for reason in ("skipped", "failed"):
-        if reason in first:
-            return row | {reason: first[reason]}
-    done = [run["values"] for run in runs if "failed" not in run]
-    names = sorted({name for one in done for name in one})
-    row["values"] = {n: spread([one[n] for one in done if n in one]) for n in names}
-    row["failures"] = len(runs) - len(done)
-    row["against"], row["ratios"] = against, {}
-
-    def values(name: str, of: Sequence[Row]) -> list[Any]:
-        return [None if "failed" in run else run["values"].get(name) for run in of]
-
-    for name in names:
-        pairs = paired_ratios(values(name, runs), values(name, others)) if others else []
-        if pairs:
-            row["ratios"][name] = spread(pairs)
-    return row
-
-
-def rounded(value: Any) -> Any:
-    """Floats to five significant digits, at any depth."""
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(item) for item in value]
-    return value
+def append(path: Path, rows: Iterable[Row], lock: threading.Lock) -> None:
+    """Rows to a file of JSON lines, floats to five digits."""
+    lines = "".join(json.dumps(rounded(row)) + "\n" for row in rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with lock, path.open("a", encoding="utf-8") as file:
+        file.write(lines)

@@ -1,4 +1,7 @@
-"""Two pictures of the newest results: rates beside the limit, and restores by progress."""
+"""Two pictures of the newest results: rates beside the limit, and restores by progress.
+
+Works are kept apart, and so are vocabularies; trials (``--quick``) are left out.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,11 @@ TITLES = {
 OURS, THEIRS = "#c2410c", "#64748b"
 
 
+KEYS = ("suite", "group", "label", "contestant", "work", "vocabulary", "workers", "mode",
+        "sequence_length", "batch", "at_step", "case", "lanes", "ranks")  # fmt: skip
+"""What tells summaries apart."""
+
+
 def newest(path: Path) -> list[Row]:
     """The last summary of each contestant, work, backend and case, in the order of the file.
 
@@ -27,38 +35,55 @@ def newest(path: Path) -> list[Row]:
     found: dict[tuple[Any, ...], Row] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        if row["row"] == "summary":
-            keys = ("suite", "contestant", "work", "workers", "mode", "at_step", "case", "lanes")
-            found[tuple(row.get(key) for key in keys)] = row
+        if row["row"] == "summary" and not row.get("quick"):
+            key = tuple(row.get(key) for key in KEYS)
+            found.pop(key, None)  # so that it takes the newer one's place
+            found[key] = row
     if not found:
         raise ValueError(f"{path} has no summary: `python -m benchmarks run WORK` writes them")
     return list(found.values())
 
 
+def title(row: Row) -> str:
+    """The work, and the vocabulary where it isn't the usual one."""
+    work = TITLES.get(row["work"], row["work"])
+    vocabulary = row.get("vocabulary", "trained")
+    return work if vocabulary == "trained" else f"{work}, {vocabulary}'s vocabulary"
+
+
 def rates(rows: Iterable[Row]) -> dict[str, dict[str, tuple[float, float, float]]]:
     """Of each work, each contestant's rate per CPU-second ÷ the limit's, in the caller's thread.
 
-    The rate is of tokens for text and of samples for all else.
+    The rate is of tokens for text and of samples for all else. SPDL always has a thread.
     """
     found: dict[str, dict[str, tuple[float, float, float]]] = {}
     for row in rows:
-        wanted = row.get("suite") == "throughput" and row.get("workers") == 0
-        if not wanted or row["contestant"].startswith("limits") or "ratios" not in row:
+        alone = row.get("workers") == (1 if row["contestant"] == "spdl" else 0)
+        if row.get("suite") != "throughput" or not alone or "ratios" not in row:
+            continue
+        if row["contestant"].startswith("limits"):
             continue
         name = "tokens_per_cpu_s" if row["work"] == "text" else "samples_per_cpu_s"
         if name in row["ratios"] and row["against"].startswith("limits"):
-            found.setdefault(row["work"], {})[row["contestant"]] = row["ratios"][name]
+            found.setdefault(title(row), {})[row["contestant"]] = row["ratios"][name]
     return found
 
 
-def restores(rows: Iterable[Row]) -> dict[str, list[tuple[int, float, float, float]]]:
-    """Of each contestant, (step, 20th, median, 80th percentile) of seconds to the first batch."""
-    found: dict[str, list[tuple[int, float, float, float]]] = {}
+Points = dict[str, list[tuple[int, float, float, float]]]
+
+
+def restores(rows: Iterable[Row]) -> dict[str, Points]:
+    """By work and contestant: (step, 20th, median, 80th percentile) of seconds to a first batch."""
+    found: dict[str, dict[str, dict[int, tuple[float, float, float]]]] = {}
     for row in rows:
-        if row.get("suite") == "restore" and "values" in row:
+        if row.get("suite") == "restore" and "at_step" in row and "values" in row:
             low, middle, high = row["values"]["first_batch_s"]
-            found.setdefault(row["contestant"], []).append((row["at_step"], low, middle, high))
-    return {name: sorted(points) for name, points in found.items()}
+            line = found.setdefault(title(row), {}).setdefault(row["contestant"], {})
+            line[row["at_step"]] = (low, middle, high)
+    return {
+        work: {name: [(at, *line[at]) for at in sorted(line)] for name, line in lines.items()}
+        for work, lines in found.items()
+    }
 
 
 def draw(results: Path, folder: Path) -> list[Path]:
@@ -94,7 +119,7 @@ def _draw_rates(found: dict[str, dict[str, tuple[float, float, float]]], path: P
             axis.plot([low, high], [place, place], color="black", linewidth=1)
         axis.set_yticks(range(len(ordered)), [name for name, _ in ordered], fontsize=8)
         axis.axvline(1, color="black", linestyle=":", linewidth=1)
-        axis.set_title(TITLES.get(work, work), fontsize=10)
+        axis.set_title(work, fontsize=10)
         axis.tick_params(axis="x", labelsize=8)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle("Work per CPU-second ÷ the bare work without a loader", fontsize=10)
@@ -104,21 +129,24 @@ def _draw_rates(found: dict[str, dict[str, tuple[float, float, float]]], path: P
     return path
 
 
-def _draw_restores(points: dict[str, list[tuple[int, float, float, float]]], path: Path) -> Path:
+def _draw_restores(found: dict[str, Points], path: Path) -> Path:
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=(6, 3.2))
-    for name, line in points.items():
-        steps = [step for step, *_ in line]
-        style = {"color": OURS, "linewidth": 2.5} if name.startswith("ours") else {"linewidth": 1.2}
-        axis.plot(steps, [middle for *_, middle, _ in line], marker="o", label=name, **style)
-        axis.fill_between(steps, [p[1] for p in line], [p[3] for p in line], alpha=0.15)
-    axis.set_xscale("log")
-    axis.set_ylim(bottom=0)
-    axis.set_xlabel("step of the state", fontsize=9)
-    axis.set_ylabel("seconds to the first batch", fontsize=9)
-    axis.legend(fontsize=8, frameon=False)
-    axis.spines[["top", "right"]].set_visible(False)
+    figure, panels = pyplot.subplots(1, len(found), figsize=(6 * len(found), 3.2), squeeze=False)
+    for axis, (work, lines) in zip(panels[0], found.items(), strict=True):
+        for name, line in lines.items():
+            ours = name.startswith("ours")
+            style = {"color": OURS, "linewidth": 2.5} if ours else {"linewidth": 1.2}
+            steps = [step for step, *_ in line]
+            axis.plot(steps, [middle for *_, middle, _ in line], marker="o", label=name, **style)
+            axis.fill_between(steps, [p[1] for p in line], [p[3] for p in line], alpha=0.15)
+        axis.set_title(work, fontsize=10)
+        axis.set_xscale("log")
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel("step of the state", fontsize=9)
+        axis.set_ylabel("seconds to the first batch", fontsize=9)
+        axis.legend(fontsize=8, frameon=False)
+        axis.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(path, dpi=150)
     pyplot.close(figure)

@@ -11,6 +11,7 @@ Row = dict[str, Any]
 COLUMNS: tuple[tuple[str, str, float], ...] = (
     ("samples_per_s", "samples/s", 1),
     ("tokens_per_cpu_s", "tokens/CPU-s", 1),
+    ("tokens_per_sample", "tokens a sample", 1),
     ("first_batch_s", "first batch, s", 1),
     ("peak_pss_bytes", "peak, MiB", 1 << 20),
     ("fill", "fill, %", 0.01),
@@ -33,26 +34,28 @@ def table(rows: list[Row]) -> Table:
         made.add_column(head, overflow="fold")
     for row in rows:
         if reason := row.get("verdict") or row.get("skipped") or row.get("failed"):
-            made.add_row(row["contestant"], _what(row), reason)
+            made.add_row(row["contestant"], f"{row['work']} {_what(row)}", reason)
             continue
         cells = [_figure(row["values"].get(name), unit) for name, _, unit in COLUMNS]
         rate = row["ratios"].get("tokens_per_cpu_s") or row["ratios"].get("samples_per_cpu_s")
         first = row["ratios"].get("first_batch_s")
-        made.add_row(row["contestant"], _what(row), *cells, _ratio(rate), _ratio(first))
+        what = f"{row['work']} {_what(row)}"
+        made.add_row(row["contestant"], what, *cells, _ratio(rate), _ratio(first))
     return made
 
 
 def _what(row: Row) -> str:
-    for name, text in (
-        ("case", "{}"),
-        ("at_step", "restored at step {}"),
-        ("lanes", "lanes {}"),
-    ):
-        if name in row:
-            ranks = f" on {row['ranks']} ranks" if row.get("ranks", 1) > 1 else ""
-            size = f", state {row['state_bytes']} bytes" if "state_bytes" in row else ""
-            return text.format(row[name]) + ranks + size
-    return f"{row.get('mode', '')} {row.get('workers') or ''}".strip()
+    if "case" in row:
+        return str(row["case"])
+    failures = len(row.get("failures") or ())
+    failed = f", failed in {failures} of {row['rounds']} rounds" if failures else ""
+    if "at_step" in row:
+        return f"restored at step {row['at_step']}, state {row['state_bytes']} bytes{failed}"
+    backend = f"{row.get('mode', '')} {row.get('workers') or ''}".strip()
+    role = row["label"].removeprefix(f"{row['contestant']} {row['mode']}{row['workers'] or ''}")
+    state = row["values"].get("state_bytes") if "values" in row else None
+    size = f", state {state[1]:.0f} bytes" if state else ""
+    return f"{backend}{role}{size}{failed}"
 
 
 def _figure(spread: list[float] | None, unit: float) -> str:

@@ -1,187 +1,247 @@
-"""What is measured: throughput, restores, lanes, and a matrix of what stays equal."""
+"""What is measured, in units that are done in one go: paired rounds, restores, matrices, scripts.
+
+A unit that was cut short is done again as a whole, so that what is divided was of one sitting.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import subprocess
+import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from benchmarks.compare.protocol import Job, Kind, Mode, Work
-from benchmarks.harness import Bench, Entry, Row, summary
+from benchmarks.compare.protocol import Job, Mode, Work
+from benchmarks.harness import ROOT, SETTINGS, Bench, Entry, Row
 
-BATCH = {"text": 8, "image_text": 8, "video_360p": 2, "video_720p": 2, "interleaved": 4}
+BATCH = {"text": 8, "image_text": 8, "video_360p": 2, "video_720p": 1, "interleaved": 4}
 """Packed rows a step."""
 LENGTH = {"text": 4097}
-SECONDS = {"text": (3.0, 8.0), "image_text": (3.0, 10.0)}
+SECONDS = {"text": (1.5, 4.0), "image_text": (1.5, 4.0), "interleaved": (2.0, 5.0)}
 """Of warming up and of the window; others take `LONG`."""
-LONG = (5.0, 20.0)
+LONG = (1.0, 6.0)
 WARMUP_STEPS = {"text": 32}
 """Ours deepens the pool of documents that wait by two a sequence, from 8 to 64: until then it
 measures more than it delivers. Pictures and clips fill it at once, by their tokens."""
-LANES = ((1, 1), (8, 1), (64, 1), (1024, 1), (1024, 1024))
+LANES = ((8, 1), (64, 1), (1024, 1), (1024, 1024))
 """Lanes of the run, and ranks; the row of one rank is measured."""
+STATES = (1, 64, 1024)
+"""Lanes of which a state is taken."""
+GUESS_S = {"throughput": 14.0, "rows": 7.0, "restore": 6.0, "save": 30.0}
+"""Of a run that was never done, to tell how long a sitting takes."""
 
 
-def base_job(work: Work, data: Path, quick: bool = False) -> Job:
-    """The throughput of a work in the caller's thread."""
-    warmup, seconds = (0.2, 1.0) if quick else SECONDS.get(work, LONG)
-    rows = 2 if quick else BATCH[work]
-    return Job(
-        work=work,
-        kind="throughput",
-        data=str(data),
-        reply="",
-        sequence_length=LENGTH.get(work, 4096),
-        batch=rows,
-        lanes=rows,
-        warmup_s=warmup,
-        warmup_steps=0 if quick else WARMUP_STEPS.get(work, 0),
-        seconds=seconds,
-    )
+class Unit(Protocol):
+    """What is done in one go."""
+
+    @property
+    def name(self) -> str:
+        """Tells it from all others."""
+
+    def seconds(self, known: Mapping[str, float]) -> float:
+        """How long it takes, of known times of runs; see `place_of`."""
+
+    def do(self, bench: Bench, done: Callable[[float], None]) -> None:
+        """Do it; ``done`` is told of the seconds that a part was thought to take."""
 
 
-def backends(workers: Iterable[int]) -> Iterator[tuple[Mode, int]]:
-    """Each number of workers as threads and as processes; 0 is the caller's thread."""
-    for number in workers:
-        modes: tuple[Mode, ...] = ("threads", "processes") if number else ("serial",)
-        for mode in modes:
-            yield mode, number
+def place_of(suite: str, entry: Entry) -> str:
+    """Under which the time of a run is known."""
+    return f"{suite} {entry.job.work} {entry.job.kind} {entry.label}"
 
 
-def throughput(
-    bench: Bench, job: Job, peers: Sequence[str], workers: Sequence[int], rounds: int
-) -> list[Row]:
-    """First batch and steady rates; all are divided by the limit, or by our serial run."""
-    entries = [
-        Entry(name, dataclasses.replace(job, mode=mode, workers=number))
-        for name in peers
-        for mode, number in backends(workers)
-        if number == 0 or not name.startswith("limits")
-    ]
-    against = "limits serial" if "limits" in peers else "ours serial"
-    return bench.rounds(entries, rounds, against, suite="throughput")
+def seconds_of(suite: str, entry: Entry, known: Mapping[str, float]) -> float:
+    """How long a run takes."""
+    return known.get(place_of(suite, entry), GUESS_S[entry.job.kind])
 
 
-def restore(
-    bench: Bench, job: Job, peers: Sequence[str], at: Sequence[int], rounds: int
-) -> list[Row]:
-    """To the first batch from states of the steps ``at``, beside a cold start, in turns."""
-    found = []
-    for name in peers:
+@dataclass(frozen=True)
+class Round:
+    """Entries that run one after another, in odd rounds the last one first.
+
+    Attributes:
+        suite: What is measured.
+        group: Of which rounds this is one.
+        number: Which, from 0.
+        entries: What runs.
+        against: Label of the entry that the others are divided by.
+    """
+
+    suite: str
+    group: str
+    number: int
+    entries: tuple[Entry, ...]
+    against: str
+
+    @property
+    def name(self) -> str:
+        """Tells it from all others."""
+        return f"{self.suite}, {self.group}, round {self.number}"
+
+    def seconds(self, known: Mapping[str, float]) -> float:
+        """How long it takes."""
+        return sum(seconds_of(self.suite, entry, known) for entry in self.entries)
+
+    def do(self, bench: Bench, done: Callable[[float], None]) -> None:
+        """Run the entries."""
+        for entry in self.entries if self.number % 2 == 0 else reversed(self.entries):
+            bench.run(
+                entry,
+                suite=self.suite,
+                group=self.group,
+                round=self.number,
+                unit=self.name,
+                against=self.against,
+            )
+            done(seconds_of(self.suite, entry, {}))
+
+
+@dataclass(frozen=True)
+class Restores:
+    """A contestant's states of some steps, saved in one run, and the way to the first batch.
+
+    Beside a cold start, all in one round.
+
+    Attributes:
+        contestant: Which.
+        job: Of a cold start.
+        steps: Of the states, each with its share of an epoch, if it was chosen by that.
+        number: Of the round.
+    """
+
+    contestant: str
+    job: Job
+    steps: Mapping[int, float | None]
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Tells it from all others."""
+        return f"{self._round(()).name}, steps {', '.join(map(str, self.steps))}"
+
+    def _round(self, entries: tuple[Entry, ...]) -> Round:
+        job = self.job
+        group = f"{job.work}, {self.contestant}, {job.batch} rows of {job.sequence_length}"
+        return Round("restore", group, self.number, entries, f"{self.contestant} serial cold")
+
+    def _saving(self, state: str) -> Entry:
+        saving = dataclasses.replace(self.job, kind="save", saves=tuple(self.steps), state=state)
+        return Entry(self.contestant, saving, "save")
+
+    def seconds(self, known: Mapping[str, float]) -> float:
+        """How long it takes."""
+        entries = [Entry(self.contestant, self.job, "cold")] * (1 + len(self.steps))
+        saving = seconds_of("restore", self._saving(""), known)
+        return saving + sum(seconds_of("restore", entry, known) for entry in entries)
+
+    def do(self, bench: Bench, done: Callable[[float], None]) -> None:
+        """Save, then restore; what can't be saved is a row."""
+        entries = [Entry(self.contestant, self.job, "cold")]
         with tempfile.TemporaryDirectory() as folder:
-            for step in at:
-                state = str(Path(folder) / f"state-{step}")
-                saving = dataclasses.replace(job, kind="save", steps=step, state=state)
-                saved = bench.run(Entry(name, saving), suite="restore", at_step=step)
-                if "failed" in saved or "skipped" in saved:
-                    found.append(_without_runs(bench, name, saved, step))
-                    continue
-                cold = Entry(name, dataclasses.replace(job, kind="restore"))
-                warm = Entry(name, dataclasses.replace(job, kind="restore", state=state))
-                found.append(_restored(bench, cold, warm, rounds, step, saved["state_bytes"]))
-    return found
+            saving = self._saving(str(Path(folder) / "state"))
+            one = self._round((saving,))
+            saved = bench.run(
+                saving, suite="restore", group=one.group, round=self.number, unit=self.name,
+                against="",
+            )  # fmt: skip
+            done(GUESS_S["save"])
+            for step, taken in (saved.get("states") or {}).items():
+                facts = {"at_step": int(step), "share": self.steps[int(step)], **taken}
+                job = dataclasses.replace(self.job, state=f"{saving.job.state}-{step}")
+                entries.append(Entry(self.contestant, job, f"at {step}", facts))
+            if len(entries) > 1:
+                self._round(tuple(entries)).do(bench, done)
 
 
-def _restored(
-    bench: Bench, cold: Entry, warm: Entry, rounds: int, step: int, state_bytes: int
-) -> Row:
-    more = {"suite": "restore", "at_step": step}
-    pairs = [
-        (bench.run(cold, round=number, cold=True, **more), bench.run(warm, round=number, **more))
-        for number in range(rounds)
-    ]
-    row = summary(warm, [b for _, b in pairs], [a for a, _ in pairs], "cold start")
-    return bench.keep(row | more | {"state_bytes": state_bytes})
+@dataclass(frozen=True)
+class Matrix:
+    """Whether the rows are those of the plain run: again, by workers, ranks, after a resume.
 
-
-def _without_runs(bench: Bench, name: str, saved: Row, step: int) -> Row:
-    why = {key: saved[key] for key in ("failed", "skipped") if key in saved}
-    facts = {"bench": "compare", "row": "summary", "contestant": name, "suite": "restore"}
-    return bench.keep(facts | {"work": saved["job"]["work"], "at_step": step} | why)
-
-
-def lanes(bench: Bench, job: Job, rounds: int) -> list[Row]:
-    """Ours with 1 … 1,024 lanes on one rank, and one lane of 1,024; against one lane of one.
-
-    64 rows a step on one rank, however many lanes up to 64; 1,024 with 1,024: to the first batch.
-    Of one lane of 1,024 the steady rate, too, one row a step.
+    Of the first ``job.steps`` steps; states are of half of them. Two runs at a time, as no time is
+    measured.
     """
-    found = []
-    for count, ranks in LANES:
-        rows = 1 if ranks > 1 else max(64, count)
-        kind: Kind = "throughput" if ranks > 1 else "restore"
-        one = dataclasses.replace(job, kind=kind, lanes=1, batch=rows)
-        many = dataclasses.replace(one, lanes=count, batch=rows * ranks, dp_size=ranks)
-        entries = {"one": Entry("ours", one), "many": Entry("ours", many)}
-        more = {"suite": "lanes", "lanes": count, "ranks": ranks}
-        runs: dict[str, list[Row]] = {"one": [], "many": []}
-        for number in range(rounds):
-            for label, entry in entries.items():
-                runs[label].append(bench.run(entry, round=number, side=label, **more))
-        row = summary(entries["many"], runs["many"], runs["one"], "one lane")
-        found.append(bench.keep(row | more))
-    return found
 
+    contestant: str
+    job: Job
 
-def determinism(bench: Bench, job: Job, name: str, steps: int) -> list[Row]:
-    """Whether the rows are those of the plain run: again, by workers, ranks, after a restore.
+    @property
+    def name(self) -> str:
+        """Tells it from all others."""
+        return f"determinism, {self.job.work}, {self.contestant}, {self.job.steps} steps"
 
-    The first ``steps`` steps; states are of half of them.
-    """
-    job = dataclasses.replace(job, kind="rows", steps=steps)
-    plain = bench.run(Entry(name, job), suite="determinism", case="plain")
-    if "rows" not in plain:
-        return [_verdict(bench, name, job, "plain", plain.get("skipped") or plain.get("failed"))]
-    rows: list[str] = plain["rows"]
-    if len(rows) != steps * job.batch:
-        why = f"{len(rows)} rows came of {steps} steps of {job.batch}"
-        return [_verdict(bench, name, job, "plain", why)]
-    per_step, half = len(rows) // steps, steps // 2
-    found = []
+    def seconds(self, known: Mapping[str, float]) -> float:
+        """How long it takes."""
+        return 7 * seconds_of("determinism", Entry(self.contestant, self.job), known)
 
-    def compare(case: str, runs: Sequence[Job], expected: Sequence[str]) -> None:
-        got: list[list[str]] = []
-        for run in runs:
-            reply = bench.run(Entry(name, run), suite="determinism", case=case)
-            if "rows" not in reply:
-                why = reply.get("skipped") or reply.get("failed")
-                found.append(_verdict(bench, name, job, case, why))
+    def do(self, bench: Bench, done: Callable[[float], None]) -> None:
+        """A verdict a case."""
+        half = self.job.steps // 2
+        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+            saving = dataclasses.replace(
+                self.job, kind="save", saves=(half,), state=str(Path(folder) / "state")
+            )
+            first = pool.submit(self._run, bench, "plain", self.job)
+            saved = pool.submit(self._run, bench, "save", saving).result()
+            plain = first.result()
+            rows: list[str] = plain.get("rows", [])
+            if len(rows) != self.job.steps * self.job.batch:
+                self._verdict(bench, "plain", self._why(plain, f"{len(rows)} rows came"))
                 return
-            got.append(reply["rows"])
-        found.append(_verdict(bench, name, job, case, None, same(got, expected, per_step)))
+            lacking = None if saved.get("states") else self._why(saved, "no state")
+            resumed = dataclasses.replace(
+                self.job, steps=self.job.steps - half, state=f"{saving.state}-{half}"
+            )
 
-    def with_workers(mode: Mode, number: int, **more: Any) -> Job:
-        return dataclasses.replace(job, mode=mode, workers=number, **more)
+            def case(name: str, jobs: Sequence[Job]) -> None:
+                resuming = jobs[0].state is not None
+                if resuming and lacking is not None:
+                    self._verdict(bench, name, lacking)
+                    return
+                replies = [self._run(bench, name, job) for job in jobs]
+                for reply in replies:
+                    if "skipped" in reply or "failed" in reply:
+                        self._verdict(bench, name, self._why(reply, ""))
+                        return
+                expected = rows[half * self.job.batch :] if resuming else rows
+                equal = same([reply["rows"] for reply in replies], expected, self.job.batch)
+                self._verdict(bench, name, None, equal)
 
-    compare("again", [job], rows)
-    for mode, number in (("threads", 2), ("processes", 1), ("processes", 2)):
-        compare(f"{number} {mode}", [with_workers(mode, number)], rows)
-    ranks = [dataclasses.replace(job, dp_rank=rank, dp_size=2) for rank in range(2)]
-    compare("2 ranks", ranks, rows)
-    with tempfile.TemporaryDirectory() as folder:
-        state = str(Path(folder) / "state")
-        saving = dataclasses.replace(job, kind="save", steps=half, state=state)
-        saved = bench.run(Entry(name, saving), suite="determinism", case="save")
-        if "state_bytes" not in saved:
-            why = saved.get("skipped") or saved.get("failed")
-            return [*found, _verdict(bench, name, job, "resume", why)]
-        rest = rows[half * per_step :]
-        resumed = dataclasses.replace(job, steps=steps - half, state=state)
-        compare("resume", [resumed], rest)
-        compare(
-            "resume with 2 processes",
-            [dataclasses.replace(resumed, mode="processes", workers=2)],
-            rest,
-        )
-        compare(
-            "resume on 2 ranks",
-            [dataclasses.replace(resumed, dp_rank=rank, dp_size=2) for rank in range(2)],
-            rest,
-        )
-    return found
+            list(pool.map(lambda one: case(*one), self._cases(resumed)))
+        done(self.seconds({}))
+
+    def _cases(self, resumed: Job) -> Iterator[tuple[str, list[Job]]]:
+        plain = self.job
+        processes: dict[str, Any] = {"mode": "processes", "workers": 2}
+        yield "again", [plain]
+        yield "2 threads", [dataclasses.replace(plain, mode="threads", workers=2)]
+        yield "1 process", [dataclasses.replace(plain, mode="processes", workers=1)]
+        yield "2 processes", [dataclasses.replace(plain, **processes)]
+        yield "2 ranks", [dataclasses.replace(plain, dp_rank=r, dp_size=2) for r in range(2)]
+        yield "resume", [resumed]
+        yield "resume with 2 processes", [dataclasses.replace(resumed, **processes)]
+        on_ranks = [dataclasses.replace(resumed, dp_rank=r, dp_size=2) for r in range(2)]
+        yield "resume on 2 ranks", on_ranks
+
+    def _run(self, bench: Bench, case: str, job: Job) -> Row:
+        entry = Entry(self.contestant, job, case)
+        return bench.run(entry, suite="determinism", case=case, unit=self.name)
+
+    @staticmethod
+    def _why(reply: Row, otherwise: str) -> str:
+        return reply.get("skipped") or reply.get("failed") or otherwise
+
+    def _verdict(self, bench: Bench, case: str, why: str | None, equal: bool | None = None) -> None:
+        verdict = f"no: {why}" if equal is None else "equal" if equal else "differs"
+        facts = {"bench": "compare", "row": "summary", "suite": "determinism", "unit": self.name}
+        more = {"contestant": self.contestant, "work": self.job.work, "case": case}
+        bench.keep(facts | more | {"verdict": verdict})
 
 
 def same(got: Sequence[Sequence[str]], expected: Sequence[str], per_step: int) -> bool:
@@ -205,9 +265,115 @@ def same(got: Sequence[Sequence[str]], expected: Sequence[str], per_step: int) -
     )
 
 
-def _verdict(
-    bench: Bench, name: str, job: Job, case: str, why: str | None, equal: bool | None = None
-) -> Row:
-    verdict = f"no: {why}" if equal is None else "equal" if equal else "differs"
-    facts = {"bench": "compare", "row": "summary", "suite": "determinism", "contestant": name}
-    return bench.keep(facts | {"work": job.work, "case": case, "verdict": verdict})
+@dataclass(frozen=True)
+class Script:
+    """Another bench of this folder, which prints JSON rows: they go to a file of its name."""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    guess_s: float = 60.0
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Tells it from all others."""
+        return " ".join((self.script, *self.arguments))
+
+    def seconds(self, known: Mapping[str, float]) -> float:
+        """How long it takes."""
+        return known.get(self.name, self.guess_s)
+
+    def do(self, bench: Bench, done: Callable[[float], None]) -> None:
+        """Run it; one that fails is a row."""
+        command = [sys.executable, f"benchmarks/bench_{self.script}.py", *self.arguments]
+        env = {**os.environ, **SETTINGS}
+        ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+        rows = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+        if ran.returncode:
+            rows.append({"failed": " | ".join(ran.stderr.strip().splitlines()[-3:])})
+        bench.keep_beside(self.script, [row | self.more for row in rows])
+        done(self.guess_s)
+
+
+def base_job(work: Work, data: Path, end: int, quick: bool = False) -> Job:
+    """The throughput of a work in the caller's thread."""
+    warmup, seconds = (0.2, 1.0) if quick else SECONDS.get(work, LONG)
+    rows = min(2, BATCH[work]) if quick else BATCH[work]
+    return Job(
+        work=work,
+        kind="throughput",
+        data=str(data),
+        reply="",
+        sequence_length=LENGTH.get(work, 4096),
+        batch=rows,
+        lanes=rows,
+        warmup_s=warmup,
+        warmup_steps=0 if quick else WARMUP_STEPS.get(work, 0),
+        seconds=seconds,
+        end=end,
+    )
+
+
+def throughput(job: Job, peers: Sequence[str], workers: int, rounds: int) -> list[Round]:
+    """First batch and steady rates with so many workers, as threads and as processes.
+
+    All are divided by the limit, or by our serial run; these are of each round.
+    """
+    modes: tuple[Mode, ...] = ("threads", "processes") if workers else ("serial",)
+    entries = [Entry(name, job) for name in peers if name == "limits" or not workers]
+    entries += [
+        Entry(name, dataclasses.replace(job, mode=mode, workers=workers))
+        for name in peers
+        for mode in modes
+        if workers and not name.startswith("limits")
+    ]
+    if not workers and "spdl" in peers:  # it has nothing but threads
+        entries.append(Entry("spdl", dataclasses.replace(job, mode="threads", workers=1)))
+    against = "limits serial" if "limits" in peers else "ours serial"
+    if "limits" not in peers and workers and "ours" in peers:
+        entries.insert(0, Entry("ours", job))
+    group = f"{job.work}, {workers} workers"
+    return [Round("throughput", group, n, tuple(entries), against) for n in range(rounds)]
+
+
+def restores(
+    job: Job, peers: Sequence[str], steps: Mapping[int, float | None], rounds: int
+) -> list[Restores]:
+    """Of each contestant, states of the steps; ``job`` is of few tokens a step."""
+    job = dataclasses.replace(job, kind="restore")
+    names = [name for name in peers if not name.startswith("limits")]
+    return [Restores(name, job, steps, number) for number in range(rounds) for name in names]
+
+
+def lanes(job: Job, rounds: int) -> list[Round]:
+    """Ours with 8 … 1,024 lanes on one rank, and one lane of 1,024; each against one lane of one.
+
+    64 rows a step on one rank, however many lanes up to 64; 1,024 with 1,024: to the first batch.
+    Of one lane of 1,024 the steady rate, too, one row a step. And the size of states.
+    """
+    found = []
+    for number in range(rounds):
+        for count, ranks in LANES:
+            rows = 1 if ranks > 1 else max(64, count)
+            kind: Any = "throughput" if ranks > 1 else "restore"
+            one = dataclasses.replace(job, kind=kind, lanes=1, batch=rows)
+            many = dataclasses.replace(one, lanes=count, batch=rows * ranks, dp_size=ranks)
+            role, facts = f"{count} lanes", {"ranks": ranks}
+            entries = (Entry("ours", one, "one lane"), Entry("ours", many, role, facts))
+            group = f"{job.work}, {count} lanes on {ranks} ranks"
+            found.append(Round("lanes", group, number, entries, "ours serial one lane"))
+    for count in STATES:
+        saving = dataclasses.replace(
+            job, kind="save", lanes=count, batch=max(64, count), saves=(2,)
+        )
+        entry = Entry("ours", saving, f"state of {count} lanes")
+        found.append(Round("lanes", f"{job.work}, state of {count} lanes", 0, (entry,), ""))
+    return found
+
+
+def matrices(job: Job, peers: Sequence[str], steps: int) -> list[Matrix]:
+    """Of each contestant."""
+    job = dataclasses.replace(job, kind="rows", batch=2, lanes=2, steps=steps)
+    thread = dataclasses.replace(job, mode="threads", workers=1)  # SPDL has nothing else
+    names = [name for name in peers if not name.startswith("limits")]
+    return [Matrix(name, thread if name == "spdl" else job) for name in names]

@@ -24,9 +24,13 @@ from typing import Any
 import numpy as np
 import webdataset as wds
 from PIL import Image
+from tokenizers import Tokenizer
 
 from benchmarks.bench_decode import X264, make_clip
 from benchmarks.bench_first_batch import LENGTHS
+from benchmarks.compare.shards import samples as samples_of
+from benchmarks.compare.shards import shards_of
+from benchmarks.compare.work import END, Making
 from zephon_mm.demo.shards import data_folder
 from zephon_mm.demo.tokenizer import SPECIALS, build_tokenizer, trained_tokenizer
 
@@ -46,7 +50,7 @@ class Size:
 
 
 FULL = Size()
-QUICK = Size(text=300, image_text=24, video=2, interleaved=8, shards=2)
+QUICK = Size(text=300, image_text=24, video=4, interleaved=8)
 
 
 def library_sources() -> str:
@@ -177,6 +181,30 @@ def make(
             "vocabulary": vocabulary,
         }
         (folder / f"{work}.json").write_text(json.dumps(facts))
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    """What rows say of the data: the vocabulary and its size."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
+    stored = json.loads(next(folder.glob("*.json")).read_text())
+    return {"vocabulary": stored["vocabulary"], "vocabulary_size": tokenizer.get_vocab_size()}
+
+
+def end_token(folder: Path) -> int:
+    """Id of the token that ends each document."""
+    end: int = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json")).token_to_id(END)
+    return end
+
+
+def steps_of_epoch(folder: Path, tokens: int) -> int:
+    """In how many steps of so many tokens the texts have come once."""
+    making = Making(str(folder / "tokenizer"))
+    lengths = [
+        len(making.text(sample).tokens)
+        for shard in shards_of(folder, "text")
+        for sample in samples_of(shard)
+    ]
+    return sum(lengths) // tokens
 
 
 def folder_of(cache: Path, size: Size, seed: int, vocabulary: str) -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.compare import shards
-from benchmarks.compare.feeding import Flat, Maker, Rows, deliver, flat
+from benchmarks.compare.feeding import Flat, Maker, Rows, drive_loader, flat, snapshot_steps
 from benchmarks.compare.protocol import begin
 from benchmarks.compare.work import Document
 
@@ -34,11 +34,11 @@ def main() -> None:
     version = datasets.__version__
     if job.workers and job.mode == "threads":
         meter.skip("its workers are processes", version=version)
+    torch.set_num_threads(1)
+    job = meter.imported()
     if len(job.shards) < job.dp_size * max(1, job.workers):
         meter.skip("each worker of each rank needs a shard", version=version)
     maker = Maker(job)
-    torch.set_num_threads(1)
-    meter.imported()
     folder = shards.prepared(job.data, NAME) / job.work
     data: Any = datasets.load_dataset(
         "parquet", data_files=str(folder / "*.parquet"), split="train", streaming=True
@@ -77,15 +77,9 @@ def main() -> None:
         batch_size=job.batch // job.dp_size,
         collate_fn=list,
         num_workers=job.workers,
-        snapshot_every_n_steps=job.steps if job.kind == "save" else 1_000_000,
+        snapshot_every_n_steps=snapshot_steps(job),
     )
-    if job.state and job.kind != "save":
-        loader.load_state_dict(torch.load(job.state, weights_only=False))
-    for rows in loader:
-        if deliver(job, meter, rows):
-            break
-    if job.state and job.kind == "save":
-        torch.save(loader.state_dict(), job.state)
+    drive_loader(job, meter, loader)
     note = "what waits in its shuffle buffer is lost when it resumes, as its documentation says"
     meter.finish(version=version, prepared_s=shards.seconds(job, NAME), note=note)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.compare import shards
-from benchmarks.compare.feeding import Flat, deliver
+from benchmarks.compare.feeding import Flat, drive
 from benchmarks.compare.protocol import begin
 from benchmarks.compare.work import Making, pixels
 
@@ -64,7 +64,6 @@ def main() -> None:
     version = "7.4.1"
     if job.workers and job.mode == "threads":
         meter.skip("its workers are processes", version=version)
-    making = Making(job.tokenizer, decode=False)
 
     @dataclass
     class Made(energon.Sample):  # type: ignore[misc]
@@ -118,7 +117,8 @@ def main() -> None:
             return [Flat(sample.tokens, sample.lengths, sample.media) for sample in samples]
 
     torch.set_num_threads(1)
-    meter.imported()
+    job = meter.imported()
+    making = Making(job.tokenizer, decode=False)
     config = energon.WorkerConfig(
         rank=job.dp_rank, world_size=job.dp_size, num_workers=job.workers, seed_offset=job.seed
     )
@@ -132,13 +132,9 @@ def main() -> None:
         task_encoder=Encoder(),
     )
     loader = energon.get_savable_loader(data)
-    if job.state and job.kind != "save":
-        loader.restore_state_rank(torch.load(job.state, weights_only=False))
-    for rows in loader:
-        if deliver(job, meter, rows):
-            break
-    if job.state and job.kind == "save":
-        torch.save(loader.save_state_rank(), job.state)
+    if job.resumes:
+        loader.restore_state_rank(torch.load(str(job.state), weights_only=False))
+    drive(job, meter, loader, lambda path: torch.save(loader.save_state_rank(), path))
     meter.finish(version=version, prepared_s=shards.seconds(job, NAME))
 
 

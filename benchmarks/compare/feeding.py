@@ -5,14 +5,16 @@ A row that travels between processes is `Flat`: few arrays, which a loader may h
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.compare.protocol import Job, Meter
+from benchmarks.compare.protocol import Job, Meter, Seen
 from benchmarks.compare.shards import samples
 from benchmarks.compare.work import Document, Making, Packer, Row
 
@@ -25,13 +27,11 @@ class Flat:
         tokens: Ids, int32 [at most the sequence length].
         lengths: Of the documents that begin the row, in tokens.
         media: Pixels of each of these documents, uint8.
-        samples: How many documents the row counts for; None: as many as these.
     """
 
     tokens: Any
     lengths: Sequence[int]
     media: Sequence[Sequence[Any]]
-    samples: int | None = None
 
 
 def flat(row: Row, convert: Callable[[np.ndarray], Any] = lambda array: array) -> Flat:
@@ -43,27 +43,49 @@ def flat(row: Row, convert: Callable[[np.ndarray], Any] = lambda array: array) -
     )
 
 
-def unflat(row: Flat) -> Row:
-    """The row again, of numpy arrays."""
-    tokens = np.asarray(row.tokens)
-    stops = np.cumsum([0, *row.lengths])
-    documents = [
-        Document(tokens[start:stop], tuple(np.asarray(pixels) for pixels in media))
-        for start, stop, media in zip(stops, stops[1:], row.media, strict=False)
-    ]
-    return Row(tokens, documents)
+def seen(job: Job, row: Flat) -> Seen:
+    """What the row holds; of texts, which may be cut anywhere, what lies between two ends."""
+    tokens = np.asarray(row.tokens).astype("<i4", copy=False)
+    media = [np.asarray(pixels).tobytes() for document in row.media for pixels in document]
+    if job.work == "text":
+        stops = np.flatnonzero(tokens == job.end) + 1
+    else:
+        stops = np.cumsum([0, *row.lengths])
+    whole = [tokens[a:b].tobytes() for a, b in itertools.pairwise(stops)]
+    return Seen(tokens.tobytes() + b"".join(media), whole, media)
 
 
 def deliver(job: Job, meter: Meter, rows: Sequence[Flat]) -> bool:
     """Hand a batch to the meter; True when no further one is wanted."""
-    known = [unflat(row) for row in rows] if meter.wants_rows else []
     return meter.batch(
-        samples=sum(len(r.lengths) if r.samples is None else r.samples for r in rows),
+        samples=sum(int(np.count_nonzero(np.asarray(row.tokens) == job.end)) for row in rows),
         tokens=sum(len(row.tokens) for row in rows),
         room=len(rows) * job.sequence_length,
-        rows=(row.row for row in known),
-        documents=(document.row for row in known for document in row.documents),
+        look=lambda: (seen(job, row) for row in rows),
     )
+
+
+def drive(
+    job: Job, meter: Meter, batches: Iterable[Sequence[Flat]], save: Callable[[str], object]
+) -> None:
+    """Deliver batches until no further one is wanted.
+
+    Args:
+        job: what is done.
+        meter: whom to tell.
+        batches: without end.
+        save: writes the state after the last delivered batch to a file.
+    """
+    for rows in batches:
+        ended = deliver(job, meter, rows)
+        meter.save(save)
+        if ended:
+            return
+
+
+def stateless(path: str) -> None:
+    """The ``save`` of those that have no state; they `skip` the jobs that want one."""
+    raise RuntimeError(f"no state to write to {path}")
 
 
 class Samples:
@@ -122,11 +144,10 @@ def documents(job: Job, stream: Iterator[dict[str, bytes]]) -> Iterator[list[Doc
         yield [making.document(job.work, sample)]
 
 
-def feed(job: Job, meter: Meter, rows: Rows) -> None:
-    """Deliver batches of rows until no further one is wanted."""
-    size = job.batch // job.dp_size
-    while not deliver(job, meter, [flat(next(rows)) for _ in range(size)]):
-        pass
+def steps(job: Job, rows: Iterator[Row]) -> Iterator[list[Flat]]:
+    """Rows by the batch."""
+    while True:
+        yield [flat(next(rows)) for _ in range(job.batch // job.dp_size)]
 
 
 def tensors(found: Sequence[Document]) -> list[tuple[Any, list[Any]]]:
@@ -158,3 +179,44 @@ class Maker:
         if self._making is None:
             self._making = Making(self._job.tokenizer)
         return self._making.document(self._job.work, members)
+
+
+def drive_loader(job: Job, meter: Meter, loader: Any) -> None:
+    """Deliver the batches of a stateful loader of torchdata's, which packs in itself."""
+    import torch
+
+    if job.resumes:
+        loader.load_state_dict(torch.load(str(job.state), weights_only=False))
+    drive(job, meter, loader, lambda path: torch.save(loader.state_dict(), path))
+
+
+def drive_documents(job: Job, meter: Meter, loader: Any) -> None:
+    """Deliver rows of a stateful loader that gives lists of documents, as `tensors` makes them.
+
+    Its state and that of the packing here are saved together.
+    """
+    import torch
+
+    def lists() -> Iterator[list[Document]]:
+        while True:
+            yield from map(arrays, loader)
+
+    rows = Rows(job, lists())
+    if job.resumes:
+        state = torch.load(str(job.state), weights_only=False)
+        loader.load_state_dict(state["loader"])
+        rows.load_state_dict(state["rows"])
+
+    def save(path: str) -> None:
+        torch.save({"loader": loader.state_dict(), "rows": rows.state_dict()}, path)
+
+    drive(job, meter, steps(job, rows), save)
+
+
+def snapshot_steps(job: Job) -> int:
+    """Every how many steps torchdata's loader takes its workers' states.
+
+    A snapshot carries the pixels that wait to the main process, so none is taken where none is
+    saved; all the steps of ``job.saves`` are multiples.
+    """
+    return math.gcd(*job.saves) if job.kind == "save" else 1_000_000

@@ -7,13 +7,14 @@ a time). Threads are those of ``ReadOptions``, processes those of ``mp_prefetch`
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.compare import shards
-from benchmarks.compare.feeding import Flat, Maker, deliver
+from benchmarks.compare.feeding import Flat, Maker, drive
 from benchmarks.compare.protocol import Job, begin
 
 NAME = "grain"
@@ -54,12 +55,10 @@ class Make:
 
 def rows_of(job: Job, element: dict[str, Any]) -> Flat:
     """A packed element as a row."""
-    positions = element["tokens_positions"]
-    segments = element["tokens_segment_ids"]
-    used = int(np.count_nonzero(segments))
-    starts = np.flatnonzero(positions[:used] == 0)
     if job.work == "text":
-        return Flat(element["tokens"].astype(np.int32), [], [], samples=len(starts))
+        return Flat(element["tokens"].astype(np.int32), [], [])
+    used = int(np.count_nonzero(element["tokens_segment_ids"]))
+    starts = np.flatnonzero(element["tokens_positions"][:used] == 0)
     lengths = np.diff([*starts, used]).tolist()
     return Flat(
         element["tokens"][:used].astype(np.int32), lengths, list(map(list, element["media"]))
@@ -74,7 +73,7 @@ def main() -> None:
     import grain
 
     version = "0.2.18"
-    meter.imported()
+    job = meter.imported()
     folder = shards.prepared(job.data, NAME) / job.work
     source = grain.sources.ArrayRecordDataSource(sorted(map(str, folder.glob("*.array_record"))))
     data = grain.MapDataset.source(source).seed(job.seed).shuffle()
@@ -93,13 +92,18 @@ def main() -> None:
             stream, length_struct=length, num_packing_bins=BINS, meta_features=("media",)
         )
     iterator = iter(stream)
-    if job.state and job.kind != "save":
-        iterator.set_state(json.loads(Path(job.state).read_text(encoding="utf-8")))
+    if job.resumes:
+        iterator.set_state(json.loads(Path(str(job.state)).read_text(encoding="utf-8")))
     size = job.batch // job.dp_size
-    while not deliver(job, meter, [rows_of(job, next(iterator)) for _ in range(size)]):
-        pass
-    if job.state and job.kind == "save":
-        Path(job.state).write_text(json.dumps(iterator.get_state()), encoding="utf-8")
+
+    def batches() -> Iterator[list[Flat]]:
+        while True:
+            yield [rows_of(job, next(iterator)) for _ in range(size)]
+
+    def save(path: str) -> None:
+        Path(path).write_text(json.dumps(iterator.get_state()), encoding="utf-8")
+
+    drive(job, meter, batches(), save)
     meter.finish(version=version, prepared_s=shards.seconds(job, NAME))
 
 

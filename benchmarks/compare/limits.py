@@ -1,16 +1,22 @@
 """The bare work on samples that lie in memory, on one core: what a loader is measured by.
 
-Without a variant the limit of the work: the tokenizer alone over texts, ``batch_fast`` in one
-thread; Pillow's decoding and resizing and the tokenizer; this project's planned decoding of 16
-frames, their pixels and the tokenizer. Nothing is shuffled, packed or collated. Variants:
+Without a variant the limit of the work: the tokenizer alone over texts, ``encode_batch_fast`` in
+one thread; Pillow's decoding and resizing and the tokenizer; this project's planned decoding of 16
+frames, their pixels and the tokenizer. Nothing is shuffled, packed or collated. Samples come in the
+order in which our plan draws them, all of an epoch. Variants:
 
+- ``aten``: of pictures; resized by ATen and cut into patches, as we do, rather than by Pillow;
 - ``tar``: reading all members with Python's ``tarfile``, nothing done to them;
 - ``ffmpeg``: ``ffmpeg -f null`` over each clip, every frame decoded, none converted.
+
+A job of kind ``rows`` gives the digests of all samples, made both ways: the reference of the check
+of what a contestant delivers.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
 import json
 import platform
@@ -20,26 +26,47 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from benchmarks.compare.protocol import Job, Meter, begin
+import numpy as np
+from PIL import Image
+
+from benchmarks.compare.protocol import Job, Meter, Seen, begin
+from benchmarks.compare.shards import samples
+
+if TYPE_CHECKING:
+    from zephon_mm.pipeline import Run
 
 Made = Iterator[tuple[int, int]]
 """Samples and tokens of one step after another, without end."""
 TEXTS = 64
 
 
-def members(job: Job) -> list[dict[str, bytes]]:
-    """All samples of the job's shards, read."""
-    samples: dict[str, dict[str, bytes]] = {}
-    for shard in job.shards:
-        with tarfile.open(shard) as tar:
-            for member in tar:
-                file = tar.extractfile(member)
-                if file is not None:
-                    key, _, field = member.name.partition(".")
-                    samples.setdefault(key, {})[field] = file.read()
-    return list(samples.values())
+def stored(job: Job) -> list[list[dict[str, bytes]]]:
+    """All samples of each of the job's shards, read."""
+    return [list(samples(shard)) for shard in job.shards]
+
+
+def drawn(job: Job) -> list[dict[str, bytes]]:
+    """All samples in the order of our plan: one of each lane in turn, for an epoch."""
+    run, shards = opened(job), stored(job)
+    lanes = [
+        itertools.takewhile(lambda ref: ref.epoch == 0, run.plan.draws(run.plan.cursor(lane)))
+        for lane in range(job.lanes)
+    ]
+    turns = itertools.zip_longest(*lanes)
+    return [shards[ref.shard][ref.sample] for turn in turns for ref in turn if ref is not None]
+
+
+def opened(job: Job) -> Run:
+    """Our run of the job."""
+    from benchmarks.compare.ours import data_config
+    from zephon_mm import ExecutionConfig
+    from zephon_mm.pipeline import open_run
+
+    return open_run(data_config(job), ExecutionConfig(backend="serial"))
 
 
 def bare_texts(job: Job) -> Made:
@@ -47,7 +74,7 @@ def bare_texts(job: Job) -> Made:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(Path(job.tokenizer) / "tokenizer.json"))
-    texts = [json.loads(sample["json"])["text"] for sample in members(job)]
+    texts = [json.loads(sample["json"])["text"] for sample in drawn(job)]
     blocks = [texts[at : at + TEXTS] for at in range(0, len(texts), TEXTS)]
     for block in itertools.cycle(blocks):
         encoded = tokenizer.encode_batch_fast(block, add_special_tokens=False)
@@ -59,32 +86,76 @@ def bare_making(job: Job) -> Made:
     from benchmarks.compare.work import Making
 
     making = Making(job.tokenizer)
-    for sample in itertools.cycle(members(job)):
+    for sample in itertools.cycle(drawn(job)):
         yield 1, len(making.document(job.work, sample).tokens)
 
 
-def bare_clips(job: Job) -> Made:
-    """Planned decoding of the frames and their patches, with the index known beforehand."""
-    from benchmarks.compare.ours import data_config
-    from zephon_mm import ExecutionConfig
+def aten_patches(job: Job) -> Callable[[bytes], np.ndarray]:
+    """Makes of a JPEG the patches that our loader makes of it."""
+    import torch
+
+    from benchmarks.compare.work import PICTURE
+    from zephon_mm.media.images import patches_of, resize_image
+
+    torch.set_num_threads(1)
+    layout = opened(job).family.patches
+
+    def make(data: bytes) -> np.ndarray:
+        with Image.open(io.BytesIO(data)) as image:
+            shown = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+        return patches_of(resize_image(shown, (PICTURE, PICTURE)), layout)
+
+    return make
+
+
+def bare_aten(job: Job) -> Made:
+    """As `bare_making`, but pictures are resized by ATen and cut into patches."""
+    from benchmarks.compare.work import Making
+
+    making, make = Making(job.tokenizer, decode=False), aten_patches(job)
+    for sample in itertools.cycle(drawn(job)):
+        document = making.document(job.work, sample)
+        for picture in document.media:
+            make(picture.tobytes())
+        yield 1, len(document.tokens)
+
+
+def planned_clips(job: Job) -> Iterator[tuple[bytes, Callable[[], np.ndarray], int]]:
+    """Of each clip its caption, what decodes it into patches, and the tokens of its document.
+
+    The index is known beforehand, so that only the frames that are wanted, and what they need, are
+    decoded.
+    """
     from zephon_mm.decoders import REFERENCE, load_decoder
+    from zephon_mm.media.info import VideoInfo
     from zephon_mm.media.pixels import stream_patches
     from zephon_mm.media.probe import read_probe
-    from zephon_mm.pipeline import open_run
+    from zephon_mm.sample import MeasuredDocument
 
-    alone = dataclasses.replace(job, lanes=1, batch=1)
-    run = open_run(data_config(alone), ExecutionConfig(backend="serial"))
-    decoder = load_decoder(REFERENCE)
-    captions = [sample["txt"].decode() for sample in members(job)]
-    clips = []
-    for document in run.measure([run.plan.ref(0, 0, at) for at in range(len(captions))]):
+    run = opened(dataclasses.replace(job, lanes=1, batch=1))
+    decoder, captions = load_decoder(REFERENCE), stored(job)
+    count = sum(map(len, captions))
+    for document in run.measure([run.plan.ref(0, 0, at) for at in range(count)]):
+        assert isinstance(document, MeasuredDocument)
         (span,), ref = document.media, document.ref
         probe = run.reader.member(ref.source, ref.shard, span.member).probe
-        data = run.reader.read(ref.source, ref.shard, span.member)
-        clips.append((data, read_probe(probe), span, len(document.tokens)))
-    for (data, info, span, tokens), caption in itertools.cycle(zip(clips, captions, strict=True)):
-        run.tokenizer.encode(caption, special=False)
-        stream_patches(decoder, data, info, span.frames, span.size, run.family.patches)
+        assert probe is not None
+        info = read_probe(probe)
+        assert isinstance(info, VideoInfo)
+        data = bytes(run.reader.read(ref.source, ref.shard, span.member))
+        patches = run.family.patches
+        make = partial(stream_patches, decoder, data, info, span.frames, span.size, patches)
+        yield captions[ref.shard][ref.sample]["txt"], make, len(document.tokens)
+
+
+def bare_clips(job: Job) -> Made:
+    """Planned decoding of the frames and their patches, and the tokenizer."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(Path(job.tokenizer) / "tokenizer.json"))
+    for caption, make, tokens in itertools.cycle(list(planned_clips(job))):
+        tokenizer.encode(caption.decode(), add_special_tokens=False)
+        make()
         yield 1, tokens
 
 
@@ -103,7 +174,7 @@ def ffmpeg_null(job: Job) -> Made:
     """One process of one thread a clip."""
     with tempfile.TemporaryDirectory() as folder:
         paths = []
-        for number, sample in enumerate(members(job)):
+        for number, sample in enumerate(drawn(job)):
             paths.append(Path(folder) / f"{number}.mp4")
             paths[-1].write_bytes(sample["mp4"])
         command = ["ffmpeg", "-v", "error", "-threads", "1", "-i"]
@@ -112,39 +183,63 @@ def ffmpeg_null(job: Job) -> Made:
             yield 1, 0
 
 
+def references(job: Job) -> Iterator[Seen]:
+    """Of every sample the tokens and pixels of `work.Making`, and the patches of our own steps."""
+    from benchmarks.compare.work import Making
+
+    making, clips = Making(job.tokenizer), job.work.startswith("video")
+    patches = None if clips or job.work == "text" else aten_patches(job)
+    for sample in itertools.chain.from_iterable(stored(job)):
+        made = making.document(job.work, sample)
+        media = [pixels.tobytes() for pixels in made.media]
+        if patches is not None:
+            media += [patches(data).tobytes() for name, data in sample.items() if "jpg" in name]
+        yield Seen(b"", [made.tokens.astype("<i4").tobytes()], media)
+    if clips:
+        for _, make, _ in planned_clips(job):
+            yield Seen(b"", media=[make().tobytes()])
+
+
 def limit(job: Job, meter: Meter) -> Callable[[Job], Made]:
     """The limit of the job's work and variant."""
     if job.kind != "throughput" or job.workers:
         meter.skip("a limit has a rate in one thread, and nothing else")
+    clips = job.work.startswith("video")
     if job.variant == "tar":
         return raw_tar
     if job.variant == "ffmpeg":
-        if not job.work.startswith("video"):
+        if not clips:
             meter.skip("no clips")
         if shutil.which("ffmpeg") is None:
             meter.skip("ffmpeg is not installed")
         return ffmpeg_null
+    if job.variant == "aten":
+        if clips or job.work == "text":
+            meter.skip("no pictures")
+        return bare_aten
     if job.variant:
-        raise SystemExit(f"limits:{job.variant}: the variants are tar and ffmpeg")
+        raise SystemExit(f"limits:{job.variant}: the variants are aten, tar and ffmpeg")
     if job.work == "text":
         return bare_texts
-    return bare_clips if job.work.startswith("video") else bare_making
+    return bare_clips if clips else bare_making
 
 
 def main() -> None:
     """Do the job of the command line."""
-    if sys.argv[1:2] == ["--prepare"]:  # the limit of clips reads our index
+    if sys.argv[1:2] == ["--prepare"]:  # the limits read our index
         from benchmarks.compare.ours import prepare
 
         prepare(sys.argv[2])
         return
-    job, meter = begin()
-    steps = limit(job, meter)(job)
-    first = next(steps)  # reads the samples into memory: no part of the limit
-    meter.imported()
-    for samples, tokens in itertools.chain([first], steps):
-        if meter.batch(samples=samples, tokens=tokens):
-            break
+    _, meter = begin()
+    job = meter.imported()
+    if job.kind == "rows":
+        for seen in references(job):
+            meter.batch(samples=1, tokens=0, look=partial(tuple, [seen]))
+    else:
+        for samples_made, tokens in limit(job, meter)(job):
+            if meter.batch(samples=samples_made, tokens=tokens):
+                break
     meter.finish(version=platform.python_version())
 
 

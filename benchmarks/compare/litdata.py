@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from benchmarks.compare import shards
-from benchmarks.compare.feeding import Maker, Rows, arrays, feed, tensors
+from benchmarks.compare.feeding import Maker, drive_documents, tensors
 from benchmarks.compare.protocol import begin
 from benchmarks.compare.work import Document
 
@@ -62,7 +61,6 @@ def main() -> None:
         meter.skip(
             "it learns of ranks from a process group, here each rank is alone", version=version
         )
-    maker = Maker(job)
 
     def make(sample: dict[str, Any]) -> Document:
         if "members" in sample:
@@ -70,7 +68,8 @@ def main() -> None:
         return maker({field: bytes(data) for field, data in sample.items()})
 
     torch.set_num_threads(1)
-    meter.imported()
+    job = meter.imported()
+    maker = Maker(job)
     data = litdata.StreamingDataset(
         str(shards.prepared(job.data, NAME) / job.work),
         shuffle=True,
@@ -80,21 +79,7 @@ def main() -> None:
     loader = litdata.StreamingDataLoader(
         data, batch_size=DOCUMENTS, num_workers=job.workers, collate_fn=tensors
     )
-    state = None
-    if job.state and job.kind != "save":
-        state = torch.load(job.state, weights_only=False)
-        loader.load_state_dict(state["loader"])
-
-    def lists() -> Iterator[list[Document]]:
-        while True:
-            yield from map(arrays, loader)
-
-    rows = Rows(job, lists())
-    if state is not None:
-        rows.load_state_dict(state["rows"])
-    feed(job, meter, rows)
-    if job.state and job.kind == "save":
-        torch.save({"loader": loader.state_dict(), "rows": rows.state_dict()}, Path(job.state))
+    drive_documents(job, meter, loader)
     meter.finish(version=version, prepared_s=shards.seconds(job, NAME))
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.compare.protocol import Job, begin
+from benchmarks.compare.protocol import Job, Seen, begin
 
 if TYPE_CHECKING:
     from zephon_mm import Batch, DataConfig, ExecutionConfig
@@ -57,25 +59,32 @@ def execution_config(job: Job) -> ExecutionConfig:
     )
 
 
-def rows_of(batch: Batch) -> list[bytes]:
-    """Token ids without padding as int32, then the patches, of each row."""
-    found = []
+def seen(job: Job, batch: Batch) -> Iterator[Seen]:
+    """What each row holds; pixels are patches, in the family's order.
+
+    Clips' documents are left out: the family writes the times of the frames between them.
+    """
     for row in batch.rows():
-        end = max((document.stop for document in row.documents), default=0)
-        pixels = b"".join(patches.tobytes() for patches in row.patches)
-        found.append(row.input_ids[:end].astype("<i4").tobytes() + pixels)
-    return found
+        ids = row.input_ids.astype("<i4")
+        used = max((document.stop for document in row.documents), default=0)
+        media = [patches.tobytes() for patches in row.patches]
+        whole = [
+            ids[document.start : document.stop].tobytes()
+            for document in row.documents
+            if document.token_start == 0 and ids[document.stop - 1] == job.end
+        ]
+        clips = job.work.startswith("video")
+        yield Seen(ids[:used].tobytes() + b"".join(media), () if clips else whole, media)
 
 
-def whole_documents(batch: Batch, end: int) -> list[bytes]:
-    """Token ids as int32 of the documents that begin and end in their row."""
-    ids = batch.input_ids.numpy().astype("<i4")
-    return [
-        ids[row, document.start : document.stop].tobytes()
+def ended(job: Job, batch: Batch) -> int:
+    """The documents that end in the batch."""
+    ids = batch.input_ids.numpy()
+    return sum(
+        bool(ids[row, document.stop - 1] == job.end)
         for row, documents in enumerate(batch.documents)
         for document in documents
-        if document.token_start == 0 and ids[row, document.stop - 1] == end
-    ]
+    )
 
 
 def prepare(folder: str) -> None:
@@ -94,27 +103,26 @@ def main() -> None:
     job, meter = begin()
     import zephon_mm
     from zephon_mm import Loader
-    from zephon_mm.models import load_tokenizer
 
+    job = meter.imported()
     config, execution = data_config(job), execution_config(job)
-    end = load_tokenizer(job.tokenizer).token_id("<|endoftext|>") if meter.wants_rows else -1
-    meter.imported()
     with Loader(config, execution, dp_rank=job.dp_rank, dp_size=job.dp_size) as loader:
-        if job.state is not None and job.kind != "save":
-            loader.load_state_dict(json.loads(Path(job.state).read_text()))
+        if job.resumes:
+            loader.load_state_dict(json.loads(Path(str(job.state)).read_text()))
+
+        def save(path: str) -> None:
+            Path(path).write_text(json.dumps(loader.state_dict()))
+
         for batch in loader:
-            started = sum(d.token_start == 0 for row in batch.documents for d in row)
-            if meter.batch(
-                samples=started,
+            done = meter.batch(
+                samples=ended(job, batch),
                 tokens=batch.num_tokens,
                 room=batch.input_ids.numel(),
-                rows=rows_of(batch) if meter.wants_rows else (),
-                documents=whole_documents(batch, end) if meter.wants_rows else (),
-            ):
+                look=partial(seen, job, batch),
+            )
+            meter.save(save)
+            if done:
                 break
-        if job.kind == "save":
-            assert job.state is not None
-            Path(job.state).write_text(json.dumps(loader.state_dict()))
     meter.finish(version=zephon_mm.__version__)
 
 

@@ -4,15 +4,21 @@ A contestant is a script of this folder, run in a virtual environment of its own
 ``VENV/bin/python -m benchmarks.compare.NAME JOB.json``. It reads the `Job`, does it, and writes
 one JSON object to the job's ``reply`` path, all of it through `Meter`::
 
-    job, meter = begin()          # first of all: the clock of the imports starts here
+    job, meter = begin()          # where the data lie is not said yet
     import peer                   # what the contestant needs
-    meter.imported()              # the clock of the first batch starts here
+    job = meter.imported()        # now it is, and the clock of the first batch starts
     for batch in peer.loader():   # without end: the data are repeated
-        if meter.batch(samples=8, tokens=8 * 4097, rows=[row.tobytes() for row in batch]):
+        ended = meter.batch(samples=8, tokens=8 * 4097, look=lambda: seen(batch))
+        meter.save(peer.save)     # writes a state if one is wanted of this step
+        if ended:
             break
     meter.finish(version=peer.__version__)
 
 What a contestant can't do is said with ``meter.skip("why")``, which ends the process.
+
+**The clocks.** ``import_s`` is from the start of the process, Python's own included, to
+`Meter.imported`. ``first_batch_s`` is from there to the first batch: tokenizer, index, plan,
+workers. Nobody can begin it early, as the paths of data and tokenizer are not known before.
 
 Times are of ``time.monotonic``, which all processes of a Linux machine share. CPU seconds are those
 of the process and all its descendants, the ended ones included once they were waited for.
@@ -26,7 +32,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -46,8 +52,9 @@ class Job:
         kind: ``throughput``: the first batch, then batches for ``warmup_s`` (and at least
             ``warmup_steps``) and for ``seconds``.
             ``rows``: the first ``steps`` batches (after those of ``state``, if given) by digests.
-            ``save``: ``steps`` batches, then the state, pickled or not, as a file at ``state``.
-            ``restore``: from the file at ``state`` to the first batch after it; without a state, to
+            ``save``: batches up to the last of ``saves``, and after each of these steps the state,
+            pickled or not, as the file ``STATE-STEP`` (see `Meter.save`).
+            ``restore``: from the file ``state`` to the first batch after it; without a state, to
             the first batch of all.
         data: Folder that `benchmarks.workloads` wrote: ``WORK-*.tar`` and ``tokenizer/``.
         reply: Where the reply goes.
@@ -57,6 +64,7 @@ class Job:
         batch: Packed rows a step on all ranks together.
         variant: What follows the colon of a contestant's name; scripts with one way ignore it.
         lanes: Parallel streams of the run, for those that have such; others ignore it.
+        end: Id of the token that ends each document.
     """
 
     work: Work
@@ -76,7 +84,14 @@ class Job:
     warmup_steps: int = 0
     seconds: float = 8.0
     steps: int = 0
+    saves: tuple[int, ...] = ()
     state: str | None = None
+    end: int = -1
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the run goes on from the file ``state``."""
+        return self.state is not None and self.kind != "save"
 
     @property
     def shards(self) -> list[str]:
@@ -132,25 +147,46 @@ def digest(*parts: bytes) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
+def process_start() -> float:
+    """When this process began, as ``time.monotonic``; to a hundredth of a second."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / _TICKS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What a packed row holds, for digests.
+
+    Attributes:
+        row: Token ids as little-endian int32, padding left out, then all pixels.
+        documents: Token ids of each document that lies in the row as a whole.
+        media: Pixels of each picture or clip.
+    """
+
+    row: bytes
+    documents: Sequence[bytes] = ()
+    media: Sequence[bytes] = ()
+
+
 class Meter:
     """Keeps the times of a job and writes its reply."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._start = time.monotonic()
-        self._imported = self._start
+        self._start = process_start()
+        self._imported: float | None = None
         self._reply: dict[str, Any] = {}
-        self._rows: list[str] = []
-        self._documents: list[str] = []
+        self._digests: dict[str, list[str]] = {"rows": [], "documents": [], "media": []}
         self._steps = 0
         self._samples = self._tokens = 0
         self._room = 0
         self._window: tuple[float, float] | None = None  # time and CPU seconds at its begin
 
-    def imported(self) -> None:
-        """The imports are done: what follows is the way to the first batch."""
+    def imported(self) -> Job:
+        """The imports are done, what follows is the way to the first batch; the whole job."""
         self._imported = time.monotonic()
         self._reply["import_s"] = self._imported - self._start
+        return self._job
 
     def batch(
         self,
@@ -158,31 +194,41 @@ class Meter:
         samples: int,
         tokens: int,
         room: int = 0,
-        rows: Iterable[bytes] = (),
-        documents: Iterable[bytes] = (),
+        look: Callable[[], Iterable[Seen]] = tuple,
     ) -> bool:
         """A batch was delivered to the training loop; True when no further one is wanted.
 
         Args:
-            samples: Texts, pictures or clips in it.
+            samples: Documents that end in it.
             tokens: Its tokens, padding left out.
             room: Its places for tokens, padding included; 0 if rows aren't padded.
-            rows: The packed rows in order: token ids as little-endian int32, padding left out,
-                then pixels. Looked at for ``rows`` and ``restore`` only (see `wants_rows`).
-            documents: Token ids of each whole document in it, likewise; may be left out.
+            look: Gives its rows in order. Called once the times are taken, and only of the first
+                batch, or of each where all are compared.
+
+        Raises:
+            RuntimeError: `imported` was not called.
         """
         now = time.monotonic()
+        if self._imported is None:
+            raise RuntimeError("meter.imported() comes before the first batch")
         self._steps += 1
         if self._steps == 1:
             self._reply["first_batch_s"] = now - self._imported
             self._reply["first_batch_cpu_s"] = cpu_seconds(os.getpid())  # the imports included
-        if self.wants_rows:
-            self._rows += [digest(row) for row in rows]
-            self._documents += [digest(document) for document in documents]
-        if self._job.kind != "throughput":
-            return self._job.kind == "restore" or self._steps >= self._job.steps
+        if self._steps == 1 or self._job.kind == "rows":
+            for row in look():
+                self._digests["rows"].append(digest(row.row))
+                self._digests["documents"] += map(digest, row.documents)
+                self._digests["media"] += map(digest, row.media)
+        if self._job.kind == "throughput":
+            return self._measure(now, samples, tokens, room)
+        last = {"restore": 1, "save": max(self._job.saves, default=0)}
+        return self._steps >= last.get(self._job.kind, self._job.steps)
+
+    def _measure(self, now: float, samples: int, tokens: int, room: int) -> bool:
+        """Warm up, then count for the window; True at its end."""
         if self._window is None:
-            warming_s = now - self._imported - self._reply["first_batch_s"]
+            warming_s = now - (self._imported or 0) - self._reply["first_batch_s"]
             if warming_s >= self._job.warmup_s and self._steps >= self._job.warmup_steps:
                 self._window = (time.monotonic(), cpu_seconds(os.getpid()))
             return False
@@ -201,19 +247,28 @@ class Meter:
         }
         return True
 
-    @property
-    def wants_rows(self) -> bool:
-        """Whether ``rows`` and ``documents`` are looked at; spare the work if not."""
-        return self._job.kind in ("rows", "restore")
+    def save(self, write: Callable[[str], object]) -> None:
+        """After each `batch`: ``write`` the state to a file, if one is wanted of this step."""
+        if self._job.kind != "save" or self._steps not in self._job.saves:
+            return
+        path = f"{self._job.state}-{self._steps}"
+        begin = time.monotonic()
+        write(path)
+        taken = {"save_s": time.monotonic() - begin, "state_bytes": Path(path).stat().st_size}
+        self._reply.setdefault("states", {})[str(self._steps)] = taken
 
     def finish(self, *, version: str, **more: Any) -> None:
-        """Write the reply; ``more`` are further facts, such as ``note``."""
-        if self._job.kind == "save":
-            if self._job.state is None or not Path(self._job.state).is_file():
-                raise RuntimeError("a job of kind save leaves its state in the file job.state")
-            self._reply["state_bytes"] = Path(self._job.state).stat().st_size
-        if self.wants_rows:
-            self._reply |= {"rows": self._rows, "documents": self._documents}
+        """Write the reply; ``more`` are further facts, such as ``note``.
+
+        Raises:
+            RuntimeError: a state that was wanted was not saved.
+        """
+        states = self._reply.get("states", {})
+        if missing := [n for n in self._job.saves if str(n) not in states]:
+            raise RuntimeError(f"no states were saved of the steps {missing}: call meter.save")
+        if self._job.kind == "throughput":
+            self._digests["rows"] = []
+        self._reply |= self._digests
         self._write(self._reply | {"steps": self._steps, "version": version} | more)
 
     def skip(self, why: str, *, version: str | None = None) -> NoReturn:
@@ -230,12 +285,13 @@ class Meter:
 
 def read_job(path: str) -> Job:
     """The job of a file; what it doesn't say is the default."""
-    return Job(**json.loads(Path(path).read_text(encoding="utf-8")))
+    found = json.loads(Path(path).read_text(encoding="utf-8"))
+    return Job(**{**found, "saves": tuple(found.get("saves", ()))})
 
 
 def begin() -> tuple[Job, Meter]:
-    """The job that the command line names, and its meter; the first thing a contestant calls."""
+    """The job that the command line names, without the place of its data, and its meter."""
     if len(sys.argv) != 2:
         raise SystemExit(f"usage: python -m benchmarks.compare.NAME JOB.json, not {sys.argv[1:]}")
     job = read_job(sys.argv[1])
-    return job, Meter(job)
+    return dataclasses.replace(job, data=""), Meter(job)

@@ -64,24 +64,25 @@ def prepare(name: str, write: Callable[[list[str], str], None]) -> bool:
 
     Args:
         name: Of the contestant.
-        write: Makes of shards a folder in the peer's format, which isn't there yet.
+        write: Makes of a work's shards a folder in the peer's format, which isn't there yet.
     """
     if sys.argv[1:2] != ["--prepare"]:
         return False
     target = prepared(sys.argv[2], name)
-    if target.is_dir():
-        return True
-    part = target.with_name(f"{name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    taken = {}
+    target.mkdir(exist_ok=True)
+    report = target / "seconds.json"
+    taken = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
     for work in WORKS:
-        if shards := shards_of(sys.argv[2], work):
-            begin = time.monotonic()
-            write(shards, str(part / work))
-            taken[work] = round(time.monotonic() - begin, 3)
-    (part / "seconds.json").write_text(json.dumps(taken), encoding="utf-8")
-    part.rename(target)
+        shards = shards_of(sys.argv[2], work)
+        if work in taken or not shards:
+            continue
+        shutil.rmtree(target / work, ignore_errors=True)  # of a conversion that broke off
+        begin = time.monotonic()
+        write(shards, str(target / work))
+        taken[work] = round(time.monotonic() - begin, 3)
+        part = report.with_suffix(".part")
+        part.write_text(json.dumps(taken), encoding="utf-8")
+        part.rename(report)
     return True
 
 

@@ -6,14 +6,11 @@ Its loader's state says how many samples were taken; the documents that wait are
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from benchmarks.compare import shards
-from benchmarks.compare.feeding import Maker, Rows, arrays, feed, tensors
+from benchmarks.compare.feeding import Maker, drive_documents, tensors
 from benchmarks.compare.protocol import begin
-from benchmarks.compare.work import Document
 
 NAME = "streaming"
 DOCUMENTS = 16
@@ -47,7 +44,6 @@ def main() -> None:
     # Each rank alone, as if on a node of its own.
     os.environ |= {"RANK": str(job.dp_rank), "WORLD_SIZE": str(job.dp_size)}
     os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    maker = Maker(job)
 
     class Documents(streaming.StreamingDataset):  # type: ignore[misc]
         """Samples made documents where they are read."""
@@ -57,7 +53,8 @@ def main() -> None:
             return maker(sample.get("members", sample))
 
     torch.set_num_threads(1)
-    meter.imported()
+    job = meter.imported()
+    maker = Maker(job)
     clean_stale_shared_memory()
     data = Documents(
         local=str(shards.prepared(job.data, NAME) / job.work),
@@ -69,21 +66,7 @@ def main() -> None:
     loader = streaming.StreamingDataLoader(
         data, batch_size=DOCUMENTS, num_workers=job.workers, collate_fn=tensors
     )
-    state = None
-    if job.state and job.kind != "save":
-        state = torch.load(job.state, weights_only=False)
-        loader.load_state_dict(state["loader"])
-
-    def lists() -> Iterator[list[Document]]:
-        while True:
-            yield from map(arrays, loader)
-
-    rows = Rows(job, lists())
-    if state is not None:
-        rows.load_state_dict(state["rows"])
-    feed(job, meter, rows)
-    if job.state and job.kind == "save":
-        torch.save({"loader": loader.state_dict(), "rows": rows.state_dict()}, Path(job.state))
+    drive_documents(job, meter, loader)
     meter.finish(version=version, prepared_s=shards.seconds(job, NAME))
 
 

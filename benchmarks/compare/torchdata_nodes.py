@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.compare.feeding import Maker, Rows, Samples, deliver, flat
+from benchmarks.compare.feeding import Maker, Rows, Samples, drive_loader, flat
 from benchmarks.compare.protocol import begin
 
 
@@ -16,6 +16,8 @@ def main() -> None:
     from torchdata.nodes import BaseNode, Batcher, Loader, ParallelMapper
 
     version = torchdata.__version__
+    torch.set_num_threads(1)
+    job = meter.imported()
     if len(job.shards) < job.dp_size:
         meter.skip("each rank needs a shard", version=version)
 
@@ -57,8 +59,6 @@ def main() -> None:
         def get_state(self) -> dict[str, Any]:
             return {"source": self._source.state_dict(), "rows": self._rows.state_dict()}
 
-    torch.set_num_threads(1)
-    meter.imported()
     made = ParallelMapper(
         Source(),
         map_fn=Maker(job),
@@ -66,13 +66,7 @@ def main() -> None:
         method="process" if job.mode == "processes" else "thread",
     )
     loader: Any = Loader(Batcher(Packing(made), batch_size=job.batch // job.dp_size))
-    if job.state and job.kind != "save":
-        loader.load_state_dict(torch.load(job.state, weights_only=False))
-    for rows in loader:
-        if deliver(job, meter, rows):
-            break
-    if job.state and job.kind == "save":
-        torch.save(loader.state_dict(), job.state)
+    drive_loader(job, meter, loader)
     meter.finish(version=version)
 
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.compare.feeding import Flat, Rows, Samples, deliver, documents, flat
+from benchmarks.compare.feeding import (
+    Flat,
+    Rows,
+    Samples,
+    documents,
+    drive_loader,
+    flat,
+    snapshot_steps,
+)
 from benchmarks.compare.protocol import Job, begin
 
 
@@ -30,6 +38,8 @@ def main() -> None:
     version = torchdata.__version__
     if job.workers and job.mode == "threads":
         meter.skip("its workers are processes", version=version)
+    torch.set_num_threads(1)
+    job = meter.imported()
     if len(job.shards) < job.dp_size * max(1, job.workers):
         meter.skip("each worker of each rank needs a shard", version=version)
 
@@ -61,23 +71,14 @@ def main() -> None:
         def load_state_dict(self, state: dict[str, Any]) -> None:
             self._state = state or None
 
-    torch.set_num_threads(1)
-    meter.imported()
     loader: Any = StatefulDataLoader(
         Packed(),
         batch_size=job.batch // job.dp_size,
         collate_fn=list,
         num_workers=job.workers,
-        # A snapshot a batch carries the waiting pixels to the main process: only when one is saved.
-        snapshot_every_n_steps=job.steps if job.kind == "save" else 1_000_000,
+        snapshot_every_n_steps=snapshot_steps(job),
     )
-    if job.state and job.kind != "save":
-        loader.load_state_dict(torch.load(job.state, weights_only=False))
-    for rows in loader:
-        if deliver(job, meter, rows):
-            break
-    if job.state and job.kind == "save":
-        torch.save(loader.state_dict(), job.state)
+    drive_loader(job, meter, loader)
     meter.finish(version=version)
 
 

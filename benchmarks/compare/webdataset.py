@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from benchmarks.compare.feeding import Flat, Maker, Rows, deliver, flat
+from benchmarks.compare.feeding import Flat, Maker, Rows, drive, flat, stateless
 from benchmarks.compare.protocol import begin
 
 
@@ -24,6 +24,8 @@ def main() -> None:
         meter.skip("it has no state to save", version=version)
     if job.workers and job.mode == "threads":
         meter.skip("its workers are processes", version=version)
+    torch.set_num_threads(1)
+    job = meter.imported()
     if len(job.shards) < job.dp_size * max(1, job.workers):
         meter.skip("each worker of each rank needs a shard", version=version)
     maker = Maker(job)
@@ -37,16 +39,12 @@ def main() -> None:
     def of_rank(urls: Any) -> Any:
         return islice(urls, job.dp_rank, None, job.dp_size)
 
-    torch.set_num_threads(1)
-    meter.imported()
     data = wds.WebDataset(
         job.shards, shardshuffle=100, detshuffle=True, seed=job.seed, nodesplitter=of_rank
     )
     data = data.repeat().map(make).compose(pack).batched(job.batch // job.dp_size, list)
     loader = wds.WebLoader(data, batch_size=None, num_workers=job.workers)
-    for rows in loader:
-        if deliver(job, meter, rows):
-            break
+    drive(job, meter, loader, stateless)
     meter.finish(version=version)
 
 

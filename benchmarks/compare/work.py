@@ -2,6 +2,8 @@
 
 Peers bring shards, order, workers, packing and state; what they do to a sample is done here, once,
 with the libraries their users take: tokenizers, Pillow, PyAV. All documents end with ``END``.
+
+These libraries are imported here, at once, so that nobody's first batch pays for an import.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
+from PIL import Image
+from tokenizers import Tokenizer
 
 PICTURE = 224
 """Side of a picture, in pixels."""
@@ -40,19 +45,12 @@ class Document:
     tokens: np.ndarray
     media: tuple[np.ndarray, ...] = ()
 
-    @property
-    def row(self) -> bytes:
-        """What `protocol.Meter.batch` takes as a row or document."""
-        return self.tokens.tobytes() + b"".join(pixels.tobytes() for pixels in self.media)
-
 
 class Making:
     """Makes documents of the members of a sample: ``{"json": bytes, "jpg": bytes …}``."""
 
     def __init__(self, tokenizer: str, *, decode: bool = True) -> None:
         """With ``decode`` false media stay as they are: their bytes, as uint8; see `pixels`."""
-        from tokenizers import Tokenizer
-
         self._decode = decode
         self._tokenizer = Tokenizer.from_file(str(Path(tokenizer) / "tokenizer.json"))
         ids = {name: self._tokenizer.token_to_id(name) for name in (START, STOP, END)}
@@ -117,8 +115,6 @@ def pixels(data: bytes) -> np.ndarray:
 
 def picture(data: bytes) -> np.ndarray:
     """A picture, uint8 [224, 224, 3], bicubic."""
-    from PIL import Image
-
     with Image.open(io.BytesIO(data)) as image:
         size = (PICTURE, PICTURE)
         return np.asarray(image.convert("RGB").resize(size, Image.Resampling.BICUBIC))
@@ -126,8 +122,6 @@ def picture(data: bytes) -> np.ndarray:
 
 def clip(data: bytes) -> np.ndarray:
     """16 frames spread evenly over a clip, uint8 [16, 256, 448, 3]; decoded from its first one."""
-    import av
-
     with av.open(io.BytesIO(data)) as container:
         stream = container.streams.video[0]
         stream.thread_type = "NONE"
@@ -148,12 +142,6 @@ class Row:
 
     tokens: np.ndarray
     documents: Sequence[Document]
-
-    @property
-    def row(self) -> bytes:
-        """What `protocol.Meter.batch` takes as a row."""
-        pixels = [m.tobytes() for document in self.documents for m in document.media]
-        return self.tokens.tobytes() + b"".join(pixels)
 
 
 class Packer:

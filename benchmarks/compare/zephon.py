@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.compare import shards
+from benchmarks.compare.feeding import Flat, drive, flat
 from benchmarks.compare.protocol import Job, begin
 from benchmarks.compare.work import Document, Making, Row, pixels
 
@@ -45,11 +46,9 @@ class Measure:
             self._making = Making(self._job.tokenizer, decode=False)
         members = {field: data for field, data in payload.items() if data is not None}
         document = self._making.document(self._job.work, members)
-        if self._job.work != "text":
-            return {"input_ids": document.tokens, "media": document.media}
-        ends = np.zeros(len(document.tokens), np.uint8)
-        ends[-1] = 1
-        return {"input_ids": document.tokens, "ends": ends}
+        if self._job.work == "text":
+            return {"input_ids": document.tokens}
+        return {"input_ids": document.tokens, "media": document.media}
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_job": self._job, "_making": None}
@@ -119,13 +118,12 @@ def pipeline(job: Job) -> Any:
     )
 
 
-def rows_of(batches: list[Any]) -> Iterator[tuple[Row, int]]:
-    """The rows of a step, and how many documents end in each."""
-    for payload in (record.payload for batch in batches for record in batch.records):
-        if "row" in payload:
-            yield payload["row"], len(payload["row"].documents)
-        else:
-            yield Row(payload["input_ids"], ()), int(payload["ends"].sum())
+def steps(job: Job, stream: Iterator[Any]) -> Iterator[list[Flat]]:
+    """The rows of each step, of the rank's lanes in turn."""
+    while True:
+        batches = [next(stream) for _ in range(job.lanes // job.dp_size)]
+        payloads = [record.payload for batch in batches for record in batch.records]
+        yield [flat(p["row"]) if "row" in p else Flat(p["input_ids"], [], []) for p in payloads]
 
 
 def main() -> None:
@@ -139,26 +137,16 @@ def main() -> None:
         meter.skip("a step must take as much of each lane, a rank as many lanes", version="0.2.0")
     if job.dp_size > 1 and job.kind == "save":
         meter.skip("a checkpoint of several ranks needs them all at once", version="0.2.0")
-    meter.imported()
+    job = meter.imported()
     made = pipeline(job)
-    if job.state and job.kind != "save":
-        made.restore(json.loads(Path(job.state).read_text(encoding="utf-8")))
-    turns = job.lanes // job.dp_size
+    if job.resumes:
+        made.restore(json.loads(Path(str(job.state)).read_text(encoding="utf-8")))
     stream = iter(made)
-    while batches := [next(stream) for _ in range(turns)]:
-        made_rows = list(rows_of(batches))
-        rows = [row for row, _ in made_rows]
-        tokens = sum(len(row.tokens) for row in rows)
-        if meter.batch(
-            samples=sum(ends for _, ends in made_rows),
-            tokens=tokens,
-            room=len(rows) * job.sequence_length,
-            rows=(row.row for row in rows),
-            documents=(document.row for row in rows for document in row.documents),
-        ):
-            break
-    if job.state and job.kind == "save":
-        Path(job.state).write_text(json.dumps(made.checkpoint()), encoding="utf-8")
+
+    def save(path: str) -> None:
+        Path(path).write_text(json.dumps(made.checkpoint()), encoding="utf-8")
+
+    drive(job, meter, steps(job, stream), save)
     stream.close()
     meter.finish(version=zephon.__version__, prepared_s=shards.seconds(job, NAME))
 

@@ -4,21 +4,32 @@ import dataclasses
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import harness, suites, workloads
-from benchmarks.compare.protocol import Job, Meter, cpu_seconds, digest, read_job
+from benchmarks import harness
+from benchmarks.compare.protocol import Job, Meter, Seen, begin, cpu_seconds, digest, read_job
 from benchmarks.environments import CONTESTANTS
-from benchmarks.harness import Bench, Entry, read_reply, rounded, summary
-from benchmarks.plot import newest, rates, restores
+from benchmarks.harness import output, read_reply
 from benchmarks.spreads import paired_ratios, spread
+from benchmarks.summaries import rounded, summaries
 
 
 def job(**more: Any) -> Job:
     return Job(**{"work": "text", "kind": "throughput", "data": "", "reply": "", **more})
+
+
+def run_row(name: str, number: int, work: Any = "text", **values: Any) -> dict[str, Any]:
+    given = dataclasses.asdict(job(work=work))
+    failed = {"failed": values.pop("failed")} if "failed" in values else {}
+    return {
+        "row": "run", "contestant": name, "label": f"{name} serial", "round": number,
+        "suite": "throughput", "group": f"{work}, 0 workers", "against": "limits serial",
+        "job": given, "facts": {}, "values": values, **failed,
+    }  # fmt: skip
 
 
 def test_a_spread_is_of_percentiles() -> None:
@@ -36,20 +47,33 @@ def test_ratios_are_of_the_same_round() -> None:
 
 
 def test_the_ratio_of_a_summary_is_not_that_of_medians() -> None:
-    def runs(values: list[float]) -> list[dict[str, Any]]:
-        return [{"values": {"tokens_per_cpu_s": value}} for value in values]
+    mine, others = [1.0, 20.0, 300.0], [2.0, 10.0, 100.0]
+    runs = [run_row("ours", n, rate=value) for n, value in enumerate(mine)]
+    runs += [run_row("limits", n, rate=value) for n, value in enumerate(others)]
+    row = summaries(runs)[0]
+    assert (row["contestant"], row["against"]) == ("ours", "limits serial")
+    assert row["values"]["rate"][1] == 20.0
+    assert row["ratios"]["rate"][1] == 2.0  # of 0.5, 2 and 3
+    assert (row["sequence_length"], row["lanes"]) == (4096, 8)
 
-    mine, others = runs([1.0, 20.0, 300.0]), runs([2.0, 10.0, 100.0])
-    row = summary(Entry("ours", job()), mine, others, "limits serial")
-    assert row["values"]["tokens_per_cpu_s"][1] == 20.0
-    assert row["ratios"]["tokens_per_cpu_s"][1] == 2.0  # of 0.5, 2 and 3
+
+def test_failed_rounds_are_counted_and_left_out() -> None:
+    runs = [
+        run_row("ours", 0, rate=5.0, failed="killed"),
+        run_row("ours", 1, rate=1.0),
+        run_row("limits", 0, rate=9.0),
+        run_row("limits", 1, rate=4.0),
+    ]
+    row = summaries(runs)[0]
+    assert (row["failures"], row["rounds"]) == (["killed"], 2)
+    assert row["values"]["rate"][1] == 1.0 and row["ratios"]["rate"][1] == 0.25
+    none = summaries([runs[0]])[0]
+    assert none["failed"] == "killed" and "values" not in none
 
 
-def test_failed_runs_are_counted_and_left_out() -> None:
-    good: dict[str, Any] = {"values": {"fill": 0.5}}
-    killed: dict[str, Any] = {"values": {"fill": 5.0}, "failed": "x"}
-    row = summary(Entry("ours", job()), [good, killed], [good, good], "y")
-    assert (row["failures"], row["ratios"]["fill"][1]) == (1, 1.0)
+def test_works_and_backends_are_summed_up_apart() -> None:
+    runs = [run_row("ours", 0, rate=1.0), run_row("ours", 0, work="image_text", rate=2.0)]
+    assert [row["work"] for row in summaries(runs)] == ["text", "image_text"]
 
 
 BURNS = """
@@ -87,8 +111,9 @@ def test_a_meter_warms_up_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     now = iter(range(1000))
     monkeypatch.setattr("time.monotonic", lambda: float(next(now)))
     monkeypatch.setattr("benchmarks.compare.protocol.cpu_seconds", lambda pid: 0.0)
+    monkeypatch.setattr("benchmarks.compare.protocol.process_start", lambda: float(next(now)))
     meter = Meter(job(reply=str(tmp_path / "reply"), warmup_s=3.0, seconds=2.0))
-    meter.imported()
+    assert meter.imported().warmup_s == 3.0
     ended = [meter.batch(samples=1, tokens=10, room=20) for _ in range(7)]
     meter.finish(version="1")
     reply = json.loads((tmp_path / "reply").read_text())
@@ -102,22 +127,68 @@ def test_a_meter_warms_up_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_meter_counts_steps(tmp_path: Path, kind: Any, steps: int, taken: int) -> None:
     meter = Meter(job(reply=str(tmp_path / "reply"), kind=kind, steps=steps))
     meter.imported()
-    batches = range(1, 100)
-    assert next(n for n in batches if meter.batch(samples=1, tokens=1, rows=[b"%d" % n])) == taken
+
+    def batch(number: int) -> bool:
+        row = Seen(b"%d" % number, [b"a"], [b"b"])
+        return meter.batch(samples=1, tokens=1, look=lambda: [row])
+
+    assert next(n for n in range(1, 100) if batch(n)) == taken
     meter.finish(version="1")
     reply = json.loads((tmp_path / "reply").read_text())
     assert reply["rows"] == [digest(b"%d" % n) for n in range(1, taken + 1)]
+    assert reply["documents"] == [digest(b"a")] * taken
+    assert reply["media"] == [digest(b"b")] * taken
 
 
-def test_a_save_without_its_file_is_an_error(tmp_path: Path) -> None:
-    meter = Meter(job(reply=str(tmp_path / "reply"), kind="save", state=str(tmp_path / "state")))
-    with pytest.raises(RuntimeError, match="leaves its state"):
+def test_rows_are_looked_at_once_the_time_is_taken(tmp_path: Path) -> None:
+    meter = Meter(job(reply=str(tmp_path / "reply"), warmup_s=0.0, seconds=0.0))
+    meter.imported()
+    looks = []
+
+    def look() -> list[Seen]:
+        time.sleep(0.2)
+        looks.append(1)
+        return []
+
+    while not meter.batch(samples=1, tokens=1, look=look):
+        pass
+    meter.finish(version="1")
+    assert len(looks) == 1  # of the first batch alone
+    assert json.loads((tmp_path / "reply").read_text())["first_batch_s"] < 0.2
+
+
+def test_the_clock_of_the_first_batch_begins_where_the_data_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text-000.tar").touch()
+    (tmp_path / "job").write_text(json.dumps({**dataclasses.asdict(job()), "data": str(tmp_path)}))
+    monkeypatch.setattr("sys.argv", ["contestant", str(tmp_path / "job")])
+    early, meter = begin()
+    assert (early.data, early.shards) == ("", [])
+    with pytest.raises(RuntimeError, match="imported"):
+        meter.batch(samples=1, tokens=1)
+    assert meter.imported().shards == [str(tmp_path / "text-000.tar")]
+
+
+def test_states_are_saved_of_the_steps_that_were_asked(tmp_path: Path) -> None:
+    wanted = job(
+        reply=str(tmp_path / "reply"), kind="save", saves=(2, 3), state=str(tmp_path / "state")
+    )
+    meter = Meter(wanted)
+    meter.imported()
+    with pytest.raises(RuntimeError, match=r"steps \[2, 3\]"):
         meter.finish(version="1")
-    assert not (tmp_path / "reply").exists()
+    for number in (1, 2, 3):
+        assert meter.batch(samples=1, tokens=1) == (number == 3)
+        meter.save(lambda path, number=number: Path(path).write_bytes(bytes(number)))
+    meter.finish(version="1")
+    states = json.loads((tmp_path / "reply").read_text())["states"]
+    assert {step: one["state_bytes"] for step, one in states.items()} == {"2": 2, "3": 3}
+    assert sorted(p.name for p in tmp_path.glob("state*")) == ["state-2", "state-3"]
 
 
 def test_a_job_survives_its_file(tmp_path: Path) -> None:
-    given = job(workers=2, mode="processes", lanes=3)
+    given = job(workers=2, mode="processes", lanes=3, saves=(1, 2))
     (tmp_path / "job").write_text(json.dumps(dataclasses.asdict(given)))
     assert read_job(str(tmp_path / "job")) == given
 
@@ -138,45 +209,6 @@ def test_a_bad_reply_says_why(tmp_path: Path, text: str | None, status: int, why
     assert read_reply(tmp_path / "reply", status, "a\nb\nc\nd\n")["failed"].startswith(why)
 
 
-def test_what_is_skipped_or_fails_is_a_row(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, tmp_path / "rows.jsonl")
-    skips = Entry("limits:ffmpeg", dataclasses.replace(job(), data=str(tmp_path)))
-    fails = Entry("limits:tar", dataclasses.replace(job(), data=str(tmp_path)))  # no shards
-    rows = bench.rounds([skips, fails], 3, "ours serial")
-    assert rows[0]["skipped"] == "no clips"
-    assert "exit status 1" in rows[1]["failed"]
-    kept = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-    assert [row["row"] for row in kept] == ["run", "run", "summary", "summary"]  # not again
-    assert all(row["commit"] and row["machine"]["cores"] for row in kept)
-
-
-def test_rows_of_ranks_are_those_of_each_step() -> None:
-    plain = ["a", "b", "c", "d"]
-    assert suites.same([plain], plain, 2)
-    assert not suites.same([["b", "a", "c", "d"]], plain, 2)
-    assert suites.same([["b", "d"], ["a", "c"]], plain, 2)
-    assert not suites.same([["a", "b"], ["c", "d"]], plain, 2)  # of other steps
-    assert not suites.same([["a"], ["b"]], plain, 2)
-
-
-def test_pictures_take_the_newest_summaries(tmp_path: Path) -> None:
-    def line(ratio: float, **more: Any) -> str:
-        row = {"row": "summary", "suite": "throughput", "work": "text", "workers": 0,
-               "contestant": "ours", "against": "limits serial",
-               "ratios": {"tokens_per_cpu_s": [ratio] * 3}}  # fmt: skip
-        return json.dumps(row | more)
-
-    restored = {"suite": "restore", "at_step": 10, "values": {"first_batch_s": [1, 2, 3]}}
-    lines = [line(0.1), line(0.9), line(0.5, workers=2), json.dumps({"row": "run"})]
-    (tmp_path / "rows").write_text("\n".join([*lines, line(0, **restored)]))
-    rows = newest(tmp_path / "rows")
-    assert rates(rows) == {"text": {"ours": [0.9] * 3}}
-    assert restores(rows) == {"ours": [(10, 1, 2, 3)]}
-    (tmp_path / "none").write_text("")
-    with pytest.raises(ValueError, match="no summary"):
-        newest(tmp_path / "none")
-
-
 def test_rounding_keeps_five_digits_at_any_depth() -> None:
     assert rounded({"a": [123456.7, (0.00012345678,)], "b": 7, "c": None}) == {
         "a": [123460.0, [0.00012346]],
@@ -192,20 +224,10 @@ def test_every_contestant_has_a_script_and_pins() -> None:
         assert all("==" in requirement for requirement in contestant.requirements)
 
 
-def test_ours_beside_the_limit_on_a_little_text(tmp_path: Path) -> None:
-    size = workloads.Size(text=40, shards=2)
-    workloads.make(tmp_path, ["text"], size, corpus=Path(__file__).read_text())
-    quick = dataclasses.replace(
-        suites.base_job("text", tmp_path, quick=True),
-        sequence_length=513,
-        warmup_s=0.0,
-        seconds=0.1,
-    )
-    bench = Bench(tmp_path, None)
-    limits, ours = suites.throughput(bench, quick, ["limits", "ours"], [0], 1)
-    assert limits["values"].keys() == {
-        f"{what}_per_{per}" for what in ("samples", "tokens") for per in ("s", "cpu_s")
-    }
-    assert ours["against"] == "limits serial" and ours["ratios"]["tokens_per_cpu_s"][1] > 0
-    assert 0.5 < ours["values"]["fill"][1] <= 1
-    assert ours["values"]["peak_rss_bytes"][1] > 50 << 20
+def test_what_is_delivered_is_compared_with_what_the_data_give() -> None:
+    known = {"documents": frozenset("ab"), "media": frozenset("x")}
+    good = {"documents": ["a", "b", "a"], "media": ["x"], "rows": ["?"]}
+    assert output(good, known) == {"output": {"documents": [3, 3], "media": [1, 1]}}
+    wrong = output({"documents": ["a", "c"], "media": []}, known)
+    assert wrong["failed"] == "other output than expected: 1 of 2 documents"
+    assert output({"rows": []}, known) == {}
