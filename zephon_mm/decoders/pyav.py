@@ -3,9 +3,10 @@
 For the wanted frames: each run starts at the last keyframe packet that is not shown after the
 frame (a keyframe need not be an IDR: this is what makes open GOPs right), runs that touch merge,
 packets of frames that are not wanted are sent with ``skip_frame="NONREF"``, so the codec drops
-those that nothing refers to, and each run is drained and flushed. Frames are told apart by their
-packet's number, and every pts is checked against the index. The whole file lies in memory, so
-packets are read from the first on and those outside the runs are let go: no seek can miss.
+those that nothing refers to (of VP9 they are found here, see `vp9`), and each run is drained and
+flushed. Frames are told apart by their packet's number, and every pts is checked against the index.
+The whole file lies in memory, so packets are read from the first on and those outside the runs are
+let go: no seek can miss.
 
 If an attempt fails, the frames still missing are tried with every run one keyframe earlier and
 nothing dropped, then from the first packet; if that fails too the clip is damaged: MediaError.
@@ -22,18 +23,22 @@ Limits count work, never seconds: packets and decoded pixels.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import av
 import numpy as np
+from av.packet import Packet
 from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
 
 from ..errors import MediaError
 from ..media.info import VideoInfo
 from ..media.limits import MAX_PACKETS, MAX_PIXELS
 from . import pyav_stream as clip
 from .base import Bytes, DecodedFrame, DecodedFrames
+from .vp9 import Vp9Frame, needed_packets, vp9_frames
 
 
 class _Failed(Exception):
@@ -138,17 +143,15 @@ def _attempt(
         if base is not None and (base.numerator, base.denominator) != info.time_base:
             raise _Failed(f"its time base is {base}, the index says {info.time_base}")
         context = stream.codec_context
-        at = sent = largest = 0
+        sent = largest = 0
         all_kept = True
+        found = clip.packets(container, stream)
+        asked = None if back_off else lambda number: frame_of[number] in left
         try:
-            for number, packet in enumerate(clip.packets(container, stream)):
-                run = runs[at]
-                if number < run.first:
-                    continue
-                keep = back_off > 0 or frame_of[number] in left
+            for run, number, packet, keep in _to_send(found, runs, asked, info.codec):
                 if keep != all_kept:
                     context.skip_frame, all_kept = "DEFAULT" if keep else "NONREF", keep
-                last = number >= run.last
+                last = number == run.last
                 out = clip.decode(context, packet)
                 sent, largest = sent + 1, max(largest, context.width * context.height)
                 _limit(sent, largest)
@@ -167,13 +170,57 @@ def _attempt(
                         yield decoded
                 del out
                 if last:
-                    at += 1
-                    if at == len(runs):
+                    if run is runs[-1]:
                         return
                     context.flush_buffers()
         except clip.PYAV_ERRORS as error:
             raise _Failed(clip.why(error)) from error
     raise _Failed(f"the clip ended before packet {runs[-1].last} of its index")
+
+
+def _to_send(
+    packets: Iterable[Packet[VideoStream]],
+    runs: Sequence[_Run],
+    asked: Callable[[int], bool] | None,
+    codec: str,
+) -> Iterator[tuple[_Run, int, Packet[VideoStream], bool]]:
+    """The packets to send: run, number, packet, and whether the codec must keep its frame.
+
+    Args:
+        packets: of the clip, from the first on.
+        runs: see `plan_runs`.
+        asked: whether the packet of this number shows a wanted frame; None: all are kept.
+        codec: a run of VP9 is held until its end, and packets that nothing needs are left out.
+    """
+    left = iter(runs)
+    run = next(left)
+    held: list[tuple[int, Packet[VideoStream], bool]] = []
+    for number, packet in enumerate(packets):
+        if number < run.first:
+            continue
+        held.append((number, packet, asked is None or asked(number)))
+        if number < run.last and asked is not None and codec == "vp9":
+            continue
+        for each in _without_needless(held) if len(held) > 1 else held:
+            yield run, *each
+        held.clear()
+        if number == run.last:
+            following = next(left, None)
+            if following is None:
+                return
+            run = following
+
+
+def _without_needless(
+    held: Sequence[tuple[int, Packet[VideoStream], bool]],
+) -> Iterator[tuple[int, Packet[VideoStream], bool]]:
+    headers: list[list[Vp9Frame]] = []
+    for _, packet, _ in held:
+        try:
+            headers.append(vp9_frames(memoryview(packet)))
+        except IndexError:  # the decoder will tell
+            headers.append([])
+    return itertools.compress(held, needed_packets(headers, [wanted for *_, wanted in held]))
 
 
 def _limit(packets: int, pixels: int) -> None:

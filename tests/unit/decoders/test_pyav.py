@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.unit.decoders.test_vp9 import LAYERS
 from tests.unit.media.clips import (
     NOT_EXACT,
     all_frames,
@@ -45,6 +46,7 @@ KINDS = {
             "options": {"auto-alt-ref": "1", "lag-in-frames": "10", "g": "9"}},
     "vp9 alt ref": {"codec": "libvpx-vp9", "container": "webm",
                     "options": {"auto-alt-ref": "1", "lag-in-frames": "16", "g": "10"}},
+    "vp9 layers": {"codec": "libvpx-vp9", "container": "webm", "options": LAYERS},
     "av1": {"codec": "libsvtav1", "size": (64, 96), "options": {"preset": "12", "g": "8"}},
     "ts": {"container": "mpegts", "options": {"bf": "2", "g": "6"}},
     "avi": {"container": "avi", "options": {"bf": "2", "g": "6"}},
