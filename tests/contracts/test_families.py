@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from transformers import AutoConfig, AutoTokenizer
 
 from tests.families import FAMILIES, emulate_kernels, tiny_model
 from zephon_mm import Loader
+from zephon_mm.batch import IGNORE
 from zephon_mm.config import ExecutionConfig, Stop
+from zephon_mm.dummy import with_dummy_image
 from zephon_mm.errors import ConfigError
 from zephon_mm.models import build_family, load_tokenizer, save_processor
 from zephon_mm.models.smolvlm import number_words
@@ -64,17 +67,21 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
+    """A family by its name, made once, however often pytest sets `made` up anew."""
+    return cache(lambda name: make(name, tmp_path_factory.mktemp(name)))
+
+
 @pytest.fixture(scope="module", params=list(FAMILIES))
-def made(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Made]:
+def made(request: pytest.FixtureRequest, opened: Callable[[str], Made]) -> Iterator[Made]:
     with pytest.MonkeyPatch.context() as patched:  # the real one is a package for this alone
         from transformers.models.smolvlm import processing_smolvlm
 
         patched.setattr(processing_smolvlm, "num2words", number_words)
         if request.param == "qwen3_5":
             emulate_kernels(patched)
-        yield make(request.param, tmp_path_factory.mktemp(request.param))
+        yield opened(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +196,38 @@ def test_loss_and_gradients_are_the_sum_over_the_documents(made: Made, model: An
     media = [name for name in packed if "vision" in name or "visual" in name]
     assert bool(media) == (made.processor is not None)
     assert all(packed[name].abs().max() > 0 for name in packed if "embed_tokens" in name)
+
+
+def test_a_dummy_picture_runs_the_vision_tower_and_trains_nothing(made: Made, model: Any) -> None:
+    """Text-only batches: some sharded trainers hang without a picture."""
+    batch = made.batch([["text", "word"], ["word"]], padding=120)
+    found = with_dummy_image(batch)
+    if "image" not in made.run.family.placeholders:
+        assert found is batch
+        return
+    assert with_dummy_image(found) is found
+    assert (len(found), found.slots[-1], found.num_target_tokens) == (
+        3,
+        -1,
+        batch.num_target_tokens,
+    )
+    assert len(found.image_grids) == 1 and (found.labels[2] == IGNORE).all()
+    assert found.row_digests(pixels=True)[:2] == batch.row_digests(pixels=True)
+    results = []
+    for each in (batch, found):
+        model.zero_grad()
+        loss = model(**each.model_inputs, use_cache=False).loss
+        loss.backward()
+        results.append((loss.detach(), gradients(model)))
+    (loss, plain), (with_dummy, shown) = results
+    torch.testing.assert_close(with_dummy, loss, rtol=1e-6, atol=1e-6)
+    new = shown.keys() - plain.keys()
+    assert new and all(not shown[name].any() for name in new)  # the tower ran, and learns nothing
+    for name, value in plain.items():
+        torch.testing.assert_close(shown[name], value, rtol=0, atol=1e-5 * float(value.abs().max()))
+    if made.name == "gemma3":
+        with pytest.raises(ConfigError, match="raise sequence_length"):
+            with_dummy_image(made.batch([["word"]]))
 
 
 @pytest.mark.parametrize(("made", "document"), TAKEN, indirect=["made"])

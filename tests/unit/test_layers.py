@@ -18,7 +18,9 @@ KERNELS = ROOT / "kernels" / "zephon_mm_kernels"
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "rng", "patches", "config", "sample"}),
-    frozenset({"decoders", "models", "media", "formats", "shards", "batch", "collate", "context"}),
+    frozenset(
+        {"decoders", "models", "media", "formats", "shards", "batch", "collate", "context", "dummy"}
+    ),
     frozenset({"stages", "sequencer", "plan", "backends", "state", "device"}),
     frozenset({"pipeline", "digests"}),
     frozenset({"distributed"}),
