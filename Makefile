@@ -9,9 +9,10 @@ VENV ?= .venv
 CASES ?=
 CONSTRAINTS ?=
 DEMO_FLAGS ?=
-TEST_FLAGS ?= -n auto --maxprocesses 4 --dist loadfile
+# Files in their order, not the ones with many tests first: few tests can be the long ones.
+TEST_FLAGS ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test lint clean
+.PHONY: installed demo test lint clean
 
 demo: $(VENV)/installed
 	$(VENV)/bin/zephon-mm demo $(DEMO_FLAGS)
@@ -23,6 +24,8 @@ lint: $(VENV)/installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+installed: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
