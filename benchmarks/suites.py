@@ -89,17 +89,12 @@ class Round:
         """How long it takes."""
         return sum(seconds_of(self.suite, entry, known) for entry in self.entries)
 
-    def do(self, bench: Bench, done: Callable[[float], None]) -> None:
-        """Run the entries."""
+    def do(self, bench: Bench, done: Callable[[float], None], unit: str | None = None) -> None:
+        """Run the entries; rows are of the unit ``unit``, if it isn't this round alone."""
+        more = {"suite": self.suite, "group": self.group, "round": self.number}
+        more |= {"unit": unit or self.name, "against": self.against}
         for entry in self.entries if self.number % 2 == 0 else reversed(self.entries):
-            bench.run(
-                entry,
-                suite=self.suite,
-                group=self.group,
-                round=self.number,
-                unit=self.name,
-                against=self.against,
-            )
+            bench.run(entry, **more)
             done(seconds_of(self.suite, entry, {}))
 
 
@@ -146,18 +141,16 @@ class Restores:
         entries = [Entry(self.contestant, self.job, "cold")]
         with tempfile.TemporaryDirectory() as folder:
             saving = self._saving(str(Path(folder) / "state"))
-            one = self._round((saving,))
-            saved = bench.run(
-                saving, suite="restore", group=one.group, round=self.number, unit=self.name,
-                against="",
-            )  # fmt: skip
+            one = self._round(())
+            more = {"suite": one.suite, "group": one.group, "round": one.number, "against": ""}
+            saved = bench.run(saving, unit=self.name, **more)
             done(GUESS_S["save"])
             for step, taken in (saved.get("states") or {}).items():
                 facts = {"at_step": int(step), "share": self.steps[int(step)], **taken}
                 job = dataclasses.replace(self.job, state=f"{saving.job.state}-{step}")
                 entries.append(Entry(self.contestant, job, f"at {step}", facts))
             if len(entries) > 1:
-                self._round(tuple(entries)).do(bench, done)
+                self._round(tuple(entries)).do(bench, done, self.name)
 
 
 @dataclass(frozen=True)
