@@ -12,27 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests import tiny
-
-_SIGLIP = {
-    "model_type": "siglip_vision_model",
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "vision_use_head": False,
-}
-_TEXT = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 4096,
-    "bos_token_id": None,
-    "pad_token_id": None,
-}
+from tests import family_models, tiny
 
 
 @dataclass(frozen=True)
@@ -150,153 +130,6 @@ def emulate_kernels(patched: Any) -> None:
     patched.setattr(module, "torch_chunk_gated_delta_rule", by_cu_seqlens)
 
 
-def _text(tokenizer: Any, **changes: Any) -> dict[str, Any]:
-    return {
-        **_TEXT,
-        "vocab_size": len(tokenizer),
-        "eos_token_id": tokenizer.eos_token_id,
-        **changes,
-    }
-
-
-def _text_config(tokenizer: Any) -> Any:
-    from transformers import Qwen2Config
-
-    return Qwen2Config(**_text(tokenizer))
-
-
-def _llava_onevision(tokenizer: Any) -> Any:
-    from transformers import LlavaOnevisionConfig
-
-    return LlavaOnevisionConfig(
-        text_config=_text(tokenizer, model_type="qwen2"),
-        vision_config={**_SIGLIP, "image_size": 48, "patch_size": 16},
-        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-        video_token_index=tokenizer.convert_tokens_to_ids("<video>"),
-        image_grid_pinpoints=_POINTS,
-    )
-
-
-_POINTS = [[high, wide] for high in (48, 96, 144, 192, 288) for wide in (48, 96, 144, 192, 288)]
-
-
-def _llava_onevision_processor(tokenizer: Any) -> Any:
-    from transformers import (
-        LlavaOnevisionImageProcessor,
-        LlavaOnevisionProcessor,
-        LlavaOnevisionVideoProcessor,
-    )
-
-    size = {"height": 48, "width": 48}
-    return LlavaOnevisionProcessor(
-        image_processor=LlavaOnevisionImageProcessor(size=size, image_grid_pinpoints=_POINTS),
-        tokenizer=tokenizer,
-        video_processor=LlavaOnevisionVideoProcessor(size=size),
-        num_image_tokens=9,
-        vision_feature_select_strategy="full",
-        chat_template=tokenizer.chat_template,
-    )
-
-
-def _internvl(tokenizer: Any) -> Any:
-    from transformers import InternVLConfig
-
-    return InternVLConfig(
-        text_config=_text(tokenizer, model_type="qwen2"),
-        vision_config={
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 4,
-            "image_size": [32, 32],
-            "patch_size": [8, 8],
-        },
-        image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
-        image_seq_length=4,
-        tie_word_embeddings=False,
-    )
-
-
-def _internvl_processor(tokenizer: Any) -> Any:
-    from transformers import GotOcr2ImageProcessor, InternVLProcessor, InternVLVideoProcessor
-
-    size = {"height": 32, "width": 32}
-    return InternVLProcessor(
-        image_processor=GotOcr2ImageProcessor(size=size, max_patches=6),
-        tokenizer=tokenizer,
-        video_processor=InternVLVideoProcessor(size=size),
-        image_seq_length=4,
-        chat_template=tokenizer.chat_template,
-    )
-
-
-def _idefics3(tokenizer: Any, kind: str = "Idefics3") -> Any:
-    import transformers
-
-    return getattr(transformers, f"{kind}Config")(
-        text_config=_text(tokenizer, model_type="llama"),
-        vision_config={
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 4,
-            "image_size": 32,
-            "patch_size": 8,
-        },
-        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
-        scale_factor=2,
-    )
-
-
-def _idefics3_processor(tokenizer: Any, kind: str = "Idefics3") -> Any:
-    import transformers
-
-    sizes = {"size": {"longest_edge": 96}, "max_image_size": {"longest_edge": 32}}
-    parts = {"image_processor": getattr(transformers, f"{kind}ImageProcessor")(**sizes)}
-    if kind == "SmolVLM":
-        parts["video_processor"] = transformers.SmolVLMVideoProcessor(**sizes)
-    return getattr(transformers, f"{kind}Processor")(
-        tokenizer=tokenizer, image_seq_len=4, chat_template=tokenizer.chat_template, **parts
-    )
-
-
-_IDEFICS3_TOKENS = (
-    "<global-img>",
-    "<end_of_utterance>",
-    *(f"<row_{row}_col_{column}>" for row in range(1, 4) for column in range(1, 4)),
-)
-
-
-def _gemma3(tokenizer: Any) -> Any:
-    from transformers import Gemma3Config
-
-    return Gemma3Config(
-        text_config=_text(
-            tokenizer,
-            num_hidden_layers=3,
-            query_pre_attn_scalar=8,
-            sliding_window=6,
-            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-        ),
-        vision_config={**_SIGLIP, "image_size": 32, "patch_size": 8},
-        mm_tokens_per_image=4,
-        boi_token_index=tokenizer.convert_tokens_to_ids("<start_of_image>"),
-        eoi_token_index=tokenizer.convert_tokens_to_ids("<end_of_image>"),
-        image_token_index=tokenizer.convert_tokens_to_ids("<image_soft_token>"),
-    )
-
-
-def _gemma3_processor(tokenizer: Any) -> Any:
-    from transformers import Gemma3ImageProcessor, Gemma3Processor
-
-    return Gemma3Processor(
-        image_processor=Gemma3ImageProcessor(size={"height": 32, "width": 32}),
-        tokenizer=tokenizer,
-        image_seq_length=4,
-        chat_template=tokenizer.chat_template,
-    )
-
-
 def _qwen(name: str, model: str) -> TinyFamily:
     def config(tokenizer: Any) -> Any:
         from zephon_mm.models import load_tokenizer
@@ -312,120 +145,22 @@ def _qwen(name: str, model: str) -> TinyFamily:
     return TinyFamily(model, config, processor)
 
 
-def _gemma4(tokenizer: Any) -> Any:
-    from transformers import Gemma4Config
-
-    tokens = {
-        f"{name}_token_id": tokenizer.convert_tokens_to_ids(token)
-        for name, token in {
-            "image": "<|image_soft|>", "video": "<|video|>", "audio": "<|audio_soft|>",
-            "boi": "<|image>", "eoi": "<image|>",
-        }.items()
-    }  # fmt: skip
-    return Gemma4Config(
-        text_config=_text(
-            tokenizer,
-            num_hidden_layers=3,
-            global_head_dim=8,
-            sliding_window=6,
-            layer_types=["sliding_attention", "sliding_attention", "full_attention"],
-            vocab_size_per_layer_input=len(tokenizer),
-            hidden_size_per_layer_input=4,
-            use_bidirectional_attention="vision",
-            pad_token_id=tokenizer.pad_token_id,
-        ),
-        vision_config={
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 4,
-            "head_dim": 8,
-            "patch_size": 4,
-            "pooling_kernel_size": 2,
-            "position_embedding_size": 700,
-        },
-        audio_config=None,
-        **tokens,
-    )
-
-
-def _gemma4_processor(tokenizer: Any) -> Any:
-    import transformers
-
-    sizes = {"patch_size": 4, "max_soft_tokens": 70, "pooling_kernel_size": 2}
-    return transformers.Gemma4Processor(
-        feature_extractor=transformers.Gemma4AudioFeatureExtractor(),
-        image_processor=transformers.Gemma4ImageProcessor(**sizes),
-        tokenizer=tokenizer,
-        video_processor=transformers.Gemma4VideoProcessor(**sizes),
-        chat_template=tokenizer.chat_template,
-    )
-
-
-def _molmo2(tokenizer: Any) -> Any:
-    from transformers import Molmo2Config
-
-    ids = {
-        "image_start_token_id": "<im_start>",
-        "low_res_image_start_token_id": "<low_res_im_start>",
-        "image_end_token_id": "<im_end>",
-        "image_patch_id": "<im_patch>",
-        "frame_start_token_id": "<frame_start>",
-        "frame_end_token_id": "<frame_end>",
-    }
-    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8}
-    return Molmo2Config(
-        text_config=_text(tokenizer, additional_vocab_size=4),
-        vision_config={
-            **sizes,
-            "intermediate_size": 48,
-            "num_hidden_layers": 2,
-            "image_size": [32, 32],
-            "patch_size": 4,
-        },
-        adapter_config={
-            **sizes,
-            "vision_feature_layer": [1, 0],
-            "intermediate_size": 48,
-            "text_hidden_size": 32,
-        },
-        **{name: tokenizer.convert_tokens_to_ids(token) for name, token in ids.items()},
-    )
-
-
-def _molmo2_processor(tokenizer: Any) -> Any:
-    import transformers
-
-    sizes = {"size": {"height": 32, "width": 32}, "patch_size": 4}
-    return transformers.Molmo2Processor(
-        image_processor=transformers.Molmo2ImageProcessor(
-            max_crops=6, overlap_margins=[1, 2], **sizes
-        ),
-        video_processor=transformers.Molmo2VideoProcessor(  # its class's own default is neither
-            do_rescale=True, do_normalize=True, **sizes
-        ),
-        tokenizer=tokenizer,
-        chat_template=tokenizer.chat_template,
-    )
-
-
 FAMILIES: dict[str, TinyFamily] = {
     "qwen2_vl": _qwen("qwen2_vl", "Qwen2VLForConditionalGeneration"),
     "qwen2_5_vl": _qwen("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"),
     "qwen3_vl": _qwen("qwen3_vl", "Qwen3VLForConditionalGeneration"),
     "qwen3_5": _qwen("qwen3_5", "Qwen3_5ForConditionalGeneration"),
-    "text": TinyFamily("Qwen2ForCausalLM", _text_config, video=False),
+    "text": TinyFamily("Qwen2ForCausalLM", family_models.text_config, video=False),
     "llava_onevision": TinyFamily(
         "LlavaOnevisionForConditionalGeneration",
-        _llava_onevision,
-        _llava_onevision_processor,
+        family_models.llava_onevision,
+        family_models.llava_onevision_processor,
         {"image_token": "<image>", "video_token": "<video>"},
     ),
     "internvl": TinyFamily(
         "InternVLForConditionalGeneration",
-        _internvl,
-        _internvl_processor,
+        family_models.internvl,
+        family_models.internvl_processor,
         {
             "start_image_token": "<img>",
             "end_image_token": "</img>",
@@ -435,27 +170,27 @@ FAMILIES: dict[str, TinyFamily] = {
     ),
     "idefics3": TinyFamily(
         "Idefics3ForConditionalGeneration",
-        _idefics3,
-        _idefics3_processor,
+        family_models.idefics3,
+        family_models.idefics3_processor,
         {"image_token": "<image>", "fake_image_token": "<fake_token_around_image>"},
-        _IDEFICS3_TOKENS,
+        family_models.IDEFICS3_TOKENS,
         video=False,
     ),
     "smolvlm": TinyFamily(
         "SmolVLMForConditionalGeneration",
-        lambda tokenizer: _idefics3(tokenizer, "SmolVLM"),
-        lambda tokenizer: _idefics3_processor(tokenizer, "SmolVLM"),
+        lambda tokenizer: family_models.idefics3(tokenizer, "SmolVLM"),
+        lambda tokenizer: family_models.idefics3_processor(tokenizer, "SmolVLM"),
         {
             "image_token": "<image>",
             "fake_image_token": "<fake_token_around_image>",
             "video_token": "<video>",
         },
-        _IDEFICS3_TOKENS,
+        family_models.IDEFICS3_TOKENS,
     ),
     "gemma3": TinyFamily(
         "Gemma3ForConditionalGeneration",
-        _gemma3,
-        _gemma3_processor,
+        family_models.gemma3,
+        family_models.gemma3_processor,
         {
             "image_token": "<image_soft_token>",
             "boi_token": "<start_of_image>",
@@ -465,8 +200,8 @@ FAMILIES: dict[str, TinyFamily] = {
     ),
     "gemma4": TinyFamily(
         "Gemma4ForConditionalGeneration",
-        _gemma4,
-        _gemma4_processor,
+        family_models.gemma4,
+        family_models.gemma4_processor,
         {
             "image_token": "<|image_soft|>",
             "video_token": "<|video|>",
@@ -479,8 +214,8 @@ FAMILIES: dict[str, TinyFamily] = {
     ),
     "molmo2": TinyFamily(
         "Molmo2ForConditionalGeneration",
-        _molmo2,
-        _molmo2_processor,
+        family_models.molmo2,
+        family_models.molmo2_processor,
         {"image_token": "<|image|>", "video_token": "<|video|>"},
         (
             *(f"<{name}>" for name in ("im_patch", "im_col", "im_start", "im_end", "im_low")),
