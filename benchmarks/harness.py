@@ -55,12 +55,14 @@ class Entry:
         name: Of a script, or ``script:variant``.
         job: What it does.
         role: What tells it from another with the same backend in its round.
+        against: Label of the entry that it is divided by; empty: that of its round.
         facts: Further fields of its rows.
     """
 
     name: str
     job: Job
     role: str = ""
+    against: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property

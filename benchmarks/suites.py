@@ -92,9 +92,9 @@ class Round:
     def do(self, bench: Bench, done: Callable[[float], None], unit: str | None = None) -> None:
         """Run the entries; rows are of the unit ``unit``, if it isn't this round alone."""
         more = {"suite": self.suite, "group": self.group, "round": self.number}
-        more |= {"unit": unit or self.name, "against": self.against}
+        more |= {"unit": unit or self.name}
         for entry in self.entries if self.number % 2 == 0 else reversed(self.entries):
-            bench.run(entry, **more)
+            bench.run(entry, against=entry.against or self.against, **more)
             done(seconds_of(self.suite, entry, {}))
 
 
@@ -148,7 +148,7 @@ class Restores:
             for step, taken in (saved.get("states") or {}).items():
                 facts = {"at_step": int(step), "share": self.steps[int(step)], **taken}
                 job = dataclasses.replace(self.job, state=f"{saving.job.state}-{step}")
-                entries.append(Entry(self.contestant, job, f"at {step}", facts))
+                entries.append(Entry(self.contestant, job, f"at {step}", facts=facts))
             if len(entries) > 1:
                 self._round(tuple(entries)).do(bench, done, self.name)
 
@@ -310,20 +310,26 @@ def base_job(work: Work, data: Path, end: int, quick: bool = False) -> Job:
 def throughput(job: Job, peers: Sequence[str], workers: int, rounds: int) -> list[Round]:
     """First batch and steady rates with so many workers, as threads and as processes.
 
-    All are divided by the limit, or by our serial run; these are of each round.
+    All are divided by the limit, or by our serial run; these are of each round. Ours makes pictures
+    by ATen, as ``limits:aten`` does, and is divided by that; peers do it by Pillow.
     """
     modes: tuple[Mode, ...] = ("threads", "processes") if workers else ("serial",)
-    entries = [Entry(name, job) for name in peers if name == "limits" or not workers]
-    entries += [
-        Entry(name, dataclasses.replace(job, mode=mode, workers=workers))
-        for name in peers
-        for mode in modes
-        if workers and not name.startswith("limits")
-    ]
+    pictures = job.work in ("image_text", "interleaved") and "limits:aten" in peers
+    against = "limits serial" if "limits" in peers else "ours serial"
+    entries = []
+    for name in peers:
+        if name.startswith("limits"):
+            if not workers or name == "limits" or (name == "limits:aten" and pictures):
+                entries.append(Entry(name, job))
+            continue
+        own = "limits:aten serial" if name == "ours" and pictures else ""
+        entries += [
+            Entry(name, dataclasses.replace(job, mode=mode, workers=workers), against=own)
+            for mode in modes
+        ]
     if not workers and "spdl" in peers:  # it has nothing but threads
         entries.append(Entry("spdl", dataclasses.replace(job, mode="threads", workers=1)))
-    against = "limits serial" if "limits" in peers else "ours serial"
-    if "limits" not in peers and workers and "ours" in peers:
+    if against == "ours serial" and workers and "ours" in peers:
         entries.insert(0, Entry("ours", job))
     group = f"{job.work}, {workers} workers"
     return [Round("throughput", group, n, tuple(entries), against) for n in range(rounds)]
@@ -352,7 +358,7 @@ def lanes(job: Job, rounds: int) -> list[Round]:
             one = dataclasses.replace(job, kind=kind, lanes=1, batch=rows)
             many = dataclasses.replace(one, lanes=count, batch=rows * ranks, dp_size=ranks)
             role, facts = f"{count} lanes", {"ranks": ranks}
-            entries = (Entry("ours", one, "one lane"), Entry("ours", many, role, facts))
+            entries = (Entry("ours", one, "one lane"), Entry("ours", many, role, facts=facts))
             group = f"{job.work}, {count} lanes on {ranks} ranks"
             found.append(Round("lanes", group, number, entries, "ours serial one lane"))
     for count in STATES:

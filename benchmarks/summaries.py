@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.spreads import paired_ratios, spread
@@ -19,17 +19,14 @@ def summaries(runs: Iterable[Row]) -> list[Row]:
     for run in runs:
         place = run["suite"], run["group"]
         groups.setdefault(place, {}).setdefault(run["label"], []).append(run)
-    return [
-        summary(mine, labels.get(mine[0]["against"], []))
-        for labels in groups.values()
-        for mine in labels.values()
-    ]
+    return [summary(mine, labels) for labels in groups.values() for mine in labels.values()]
 
 
-def summary(runs: Sequence[Row], others: Sequence[Row]) -> Row:
+def summary(runs: Sequence[Row], labels: Mapping[str, Sequence[Row]]) -> Row:
     """Medians of a contestant's runs, and of the ratios to another's of the same rounds.
 
-    Runs that failed are counted, and left out of both.
+    ``ratios`` are to the one that it stands against, ``ratios_to`` the rates to each other limit.
+    Runs that failed are counted, and left out.
     """
     first = runs[0]
     row: Row = {"bench": "compare", "row": "summary", "contestant": first["contestant"]}
@@ -41,17 +38,32 @@ def summary(runs: Sequence[Row], others: Sequence[Row]) -> Row:
         last = runs[-1]
         reason = "failed" if "failed" in last else "skipped"
         return row | {reason: last[reason]}
-    beside = {run["round"]: run["values"] for run in others if _good(run)}
     names = sorted({name for one in done.values() for name in one})
     row["values"] = {n: spread([one[n] for one in done.values() if n in one]) for n in names}
     row["failures"] = [run["failed"] for run in runs if "failed" in run]
-    row["against"], row["ratios"] = first["against"], {}
-    for name in names:
-        mine = [one.get(name) for one in done.values()]
-        pairs = paired_ratios(mine, [beside.get(number, {}).get(name) for number in done])
-        if pairs:
-            row["ratios"][name] = spread(pairs)
+    row["against"] = first["against"]
+    row["ratios"] = _ratios(done, labels.get(first["against"], []), names)
+    rates = [name for name in names if "_per_" in name and name != "tokens_per_sample"]
+    row["ratios_to"] = {
+        label: found
+        for label, others in labels.items()
+        if label.startswith("limits") and label not in (first["against"], first["label"])
+        if (found := _ratios(done, others, rates))
+    }
     return row
+
+
+def _ratios(done: Mapping[int, Row], others: Sequence[Row], names: Sequence[str]) -> Row:
+    """Of each figure that both have in a round."""
+    beside = {run["round"]: run["values"] for run in others if _good(run)}
+    pairs = {
+        name: paired_ratios(
+            [one.get(name) for one in done.values()],
+            [beside.get(number, {}).get(name) for number in done],
+        )
+        for name in names
+    }
+    return {name: spread(found) for name, found in pairs.items() if found}
 
 
 def _good(run: Row) -> bool:

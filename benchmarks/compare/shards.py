@@ -6,6 +6,7 @@ measured times; how long that took is a field of each of its replies.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import sys
@@ -70,10 +71,18 @@ def prepare(name: str, write: Callable[[list[str], str], None]) -> bool:
         return False
     target = prepared(sys.argv[2], name)
     target.mkdir(exist_ok=True)
+    with (target / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed
+        _convert(target, sys.argv[2], write)
+    return True
+
+
+def _convert(target: Path, folder: str, write: Callable[[list[str], str], None]) -> None:
+    """What is missing, and how long it took."""
     report = target / "seconds.json"
     taken = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
     for work in WORKS:
-        shards = shards_of(sys.argv[2], work)
+        shards = shards_of(folder, work)
         if work in taken or not shards:
             continue
         shutil.rmtree(target / work, ignore_errors=True)  # of a conversion that broke off
@@ -83,7 +92,6 @@ def prepare(name: str, write: Callable[[list[str], str], None]) -> bool:
         part = report.with_suffix(".part")
         part.write_text(json.dumps(taken), encoding="utf-8")
         part.rename(report)
-    return True
 
 
 def same_fields(tar: str) -> list[str] | None:

@@ -71,6 +71,18 @@ def test_failed_rounds_are_counted_and_left_out() -> None:
     assert none["failed"] == "killed" and "values" not in none
 
 
+def test_rates_are_compared_with_every_limit_of_the_round() -> None:
+    runs = [
+        run_row("ours", 0, samples_per_s=6.0, fill=1.0),
+        run_row("limits", 0, samples_per_s=3.0),
+        run_row("limits:aten", 0, samples_per_s=4.0, fill=1.0),
+    ]
+    ours, limit, _ = summaries(runs)
+    assert ours["ratios"] == {"samples_per_s": (2.0, 2.0, 2.0)}
+    assert ours["ratios_to"] == {"limits:aten serial": {"samples_per_s": (1.5, 1.5, 1.5)}}
+    assert limit["ratios_to"]["limits:aten serial"]["samples_per_s"][1] == 0.75
+
+
 def test_works_and_backends_are_summed_up_apart() -> None:
     runs = [run_row("ours", 0, rate=1.0), run_row("ours", 0, work="image_text", rate=2.0)]
     assert [row["work"] for row in summaries(runs)] == ["text", "image_text"]

@@ -77,6 +77,20 @@ def test_ours_beside_its_limit(bench: Bench, text: Job) -> None:
     assert len(good) == 2 and all(known == seen > 0 for known, seen in good)
 
 
+def test_ours_stands_against_the_limit_that_resizes_as_it_does(text: Job) -> None:
+    pictures = dataclasses.replace(text, work="image_text")
+    names = ["ours", "grain", "limits", "limits:aten", "limits:tar"]
+    for workers, limits in ((0, 3), (2, 2)):
+        (unit,) = suites.throughput(pictures, names, workers, 1)
+        against = {entry.name: entry.against or unit.against for entry in unit.entries}
+        assert (against["ours"], against["grain"]) == ("limits:aten serial", "limits serial")
+        assert sum(entry.name.startswith("limits") for entry in unit.entries) == limits
+    (unit,) = suites.throughput(text, names, 2, 1)
+    assert {entry.label for entry in unit.entries} == {
+        "limits serial", "ours threads2", "ours processes2", "grain threads2", "grain processes2"
+    }  # fmt: skip
+
+
 def test_the_limit_reads_each_text_once_in_the_order_of_our_plan(data: Path, text: Job) -> None:
     from benchmarks.compare.limits import drawn, stored
     from benchmarks.compare.ours import data_config
