@@ -133,13 +133,17 @@ class Sample:
                 return low[len(prefix) + 1 :]
         return None
 
+    def find(self, name: str) -> str | None:
+        """The field that ``name`` means, or the last part of it if it is a path or a URL."""
+        return self.resolve(name) or self.resolve(_base(name))
+
     def pictures(self, names: Sequence[str], what: str) -> list[str]:
         """The fields of the pictures that ``names`` mean, in order.
 
         Members of those names (or of the base names of their paths and URLs), or where none is
         there the sample's own pictures in order, if they are as many; else SampleError.
         """
-        found = [self.resolve(name) or self.resolve(_base(name)) for name in names]
+        found = [self.find(name) for name in names]
         own = self.image_fields()
         if not any(found) and len(own) == len(names):
             return list(own)
@@ -251,7 +255,8 @@ def checked_text(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise malformed(f"{what} is {kind_of(value)}, expected a string")
     try:
-        value.encode("utf-8")
+        if not value.isascii():
+            value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise malformed(f"{what} holds half a surrogate pair (character {error.start})") from error
     return value
@@ -331,12 +336,12 @@ def _put(data: Any, path: list[str], value: str) -> None:
 
 
 def _base(name: str) -> str:
-    return name.partition("?")[0].rpartition("/")[2] or name
+    return name.partition("?")[0].replace("\\", "/").rpartition("/")[2] or name
 
 
 def _of_kind(fields: Iterable[str], kind: str) -> tuple[str, ...]:
     found = [name for name in fields if media_kind(name) == kind]
-    return tuple(sorted(found, key=_natural))
+    return tuple(found if len(found) < 2 else sorted(found, key=_natural))
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

@@ -117,7 +117,9 @@ def read_turns(
     """
     head = data if isinstance(data, dict) else {}
     messages, what = _messages(data, what, key)
-    turns = [_turn(message, f"{what}[{at}]") for at, message in enumerate(messages)]
+    turns = [
+        _usual(said, what, at) or _turn(said, f"{what}[{at}]") for at, said in enumerate(messages)
+    ]
     system = checked_text(head.get("system"), f"{what}: 'system'")
     if system and not (turns and turns[0][0]["role"] == "system"):
         turns.insert(0, ({"role": "system", "loss": False}, [TextPart(system)]))
@@ -128,7 +130,8 @@ def read_turns(
             for medium in media:
                 medium.kind = "video"
     for kind in _KINDS:
-        _assign(sample, kind, [place for place in media if place.kind == kind], files[kind], what)
+        places = [place for place in media if place.kind == kind]
+        _assign(sample, kind, places, files[kind], alone, what)
     return tuple(
         Turn(parts=tuple(i.part() if isinstance(i, _Medium) else i for i in items), **fields)
         for fields, items in turns
@@ -163,6 +166,23 @@ def _messages(data: Any, what: str, key: str | None) -> tuple[list[Any], str]:
         if head.get(name) is not None:
             return checked_list(head[name], f"{what}: {name!r}"), f"{what}: {name!r}"
     raise malformed(f"{what}: no key {' or '.join(map(repr, wanted))} with the list of messages")
+
+
+def _usual(
+    message: Any, what: str, at: int
+) -> tuple[dict[str, Any], list[TextPart | _Medium]] | None:
+    """A message of a role and a text without markers, as `_turn` reads it; None: it is more."""
+    if not isinstance(message, dict) or len(message) != 2:
+        return None
+    said, text = message.get("role"), message.get("content")
+    if said is None:
+        said, text = message.get("from"), message.get("value")
+    role = _ROLES.get(said) if isinstance(said, str) and said not in _CALLING else None
+    if role is None or not isinstance(text, str) or "<image>" in text or "<video>" in text:
+        return None
+    if not text.isascii():
+        checked_text(text, f"{what}[{at}] content")
+    return {"role": role, "loss": role == "assistant"}, [TextPart(text)] if text else []
 
 
 def _turn(value: Any, what: str) -> tuple[dict[str, Any], list[TextPart | _Medium]]:
@@ -282,11 +302,13 @@ def _inner(value: Any) -> Any:
 
 
 def _assign(
-    sample: Sample, kind: _Kind, places: list[_Medium], files: list[str], what: str
+    sample: Sample, kind: _Kind, places: list[_Medium], files: list[str], alone: bool, what: str
 ) -> None:
-    """Give each place its field; SampleError when places and files don't match one to one."""
+    """Give each place its field; SampleError when places and files don't match one to one.
+
+    If no name means a member, and there are as many names as files, these are taken in order.
+    """
     open_places = [place for place in places if place.name is None]
-    own = _own(sample, kind)
     if open_places or not places:
         if len(open_places) != len(files):
             raise malformed(
@@ -295,9 +317,13 @@ def _assign(
             )
         for place, name in zip(open_places, files, strict=True):
             place.name = name
-    lone = own[0] if len(own) == 1 and len({place.name for place in places}) == 1 else None
+    names = dict.fromkeys([*files, *(place.name or "" for place in places)])
+    fields = {name: sample.find(name) for name in names}
+    own = _own(sample, kind)
+    if alone and not any(fields.values()) and len(own) == len(fields):
+        fields = dict(zip(fields, own, strict=True))
     for place in places:
-        field = sample.resolve(place.name or "") or lone
+        field = fields[place.name or ""]
         if field is None:
             named = f"{(place.name or '')[:80]!a}"
             raise sample.missing(f"{_NOUNS[kind]} {named} that {place.what} names")

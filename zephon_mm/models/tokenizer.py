@@ -177,8 +177,12 @@ class Tokenizer:
 
     def split_control(self, text: str) -> list[tuple[str, int | None]]:
         """Text cut at control tokens, in order: (piece, None) or (control token, its id)."""
-        if self._control is None or not any(start in text for start in self._control_starts):
+        for start in self._control_starts:
+            if start in text:
+                break
+        else:
             return [(text, None)] if text else []
+        assert self._control is not None  # it has starts
         pieces: list[tuple[str, int | None]] = []
         at = 0
         for match in self._control.finditer(text):

@@ -32,8 +32,21 @@ def has_generation(source: str) -> bool:
     return _GENERATION.search(source) is not None
 
 
+class Template:
+    """A compiled template: Jinja's own, less what its ``render`` does anew at every call."""
+
+    def __init__(self, template: jinja2.Template) -> None:
+        self._template = template
+        self._globals = dict(template.globals)
+
+    def render(self, **variables: Any) -> str:
+        """What the template writes. Raises whatever it raises."""
+        context = self._template.new_context({**self._globals, **variables}, shared=True)
+        return "".join(self._template.root_render_func(context))
+
+
 @lru_cache(maxsize=16)
-def compile_template(source: str, *, marked: bool = False) -> jinja2.Template:
+def compile_template(source: str, *, marked: bool = False) -> Template:
     """The template, compiled once. ``marked``: generation stands between the marks.
 
     Raises jinja2.TemplateSyntaxError.
@@ -62,7 +75,8 @@ def compile_template(source: str, *, marked: bool = False) -> jinja2.Template:
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse
-    return environment.from_string(_GENERATION.sub(_with_marks if marked else _bare, source))
+    source = _GENERATION.sub(_with_marks if marked else _bare, source)
+    return Template(environment.from_string(source))
 
 
 def _bare(match: re.Match[str]) -> str:

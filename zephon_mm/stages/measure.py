@@ -148,19 +148,20 @@ class Measurer:
             self._filters[ref.source].check_key(key)
             sample = read_sample(self.reader, ref.source, ref.shard, ref.sample)
             parts = self._parts(ref, sample)
+            texts = [part for part in parts if isinstance(part, TextPart)]
+            if len(texts) == len(parts):
+                return _Draft(ref, shard, key, tuple(texts), ())
             alone = sum(isinstance(part, ImagePart) for part in parts) == 1
             laid_out: list[TextPart | Block] = []
             media: list[MediaSpan] = []
             for part in parts:
                 if isinstance(part, TextPart):
                     laid_out.append(part)
-                else:
-                    span, block = self._medium(ref, sample, part, len(media), alone)
-                    before, after = (
-                        TextPart(text, loss=False) for text in self._family.around(span)
-                    )
-                    laid_out += [before, block, after]
-                    media.append(span)
+                    continue
+                span, block = self._medium(ref, sample, part, len(media), alone)
+                before, after = (TextPart(text, loss=False) for text in self._family.around(span))
+                laid_out += [before, block, after]
+                media.append(span)
             return _Draft(ref, shard, key, tuple(laid_out), tuple(media))
         except SampleError as error:
             return _rejected(ref, shard, key, error)

@@ -35,7 +35,8 @@ def check_kinds(document: Document, family: ModelFamily) -> None:
     """Raise MediaError (kind ``dropped``) if the model can't be shown a document's media."""
     kinds: list[Kind] = [
         "image" if isinstance(part, ImagePart) else "video"
-        for part in document.all_parts
+        for parts in (document.parts, *[turn.parts for turn in document.turns])
+        for part in parts
         if not isinstance(part, TextPart)
     ]
     reason = family.refusal(kinds)

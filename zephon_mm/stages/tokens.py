@@ -14,7 +14,8 @@ target.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,15 +50,17 @@ class Encoded:
     blocks: tuple[tuple[int, int], ...]
 
 
-@dataclass(slots=True)
 class _Run:
-    """Text that is tokenised as one string; ``ends`` and ``losses`` say which parts are targets."""
+    """Text that is tokenised as one string; ``losses`` say which of its parts are targets."""
 
-    texts: list[str] = field(default_factory=list)
-    losses: list[bool] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    first: int = 0  # token with loss, where all that follow have it
-    loss: Mask | None = None  # of each token, where it isn't so simple
+    __slots__ = ("first", "ids", "loss", "losses", "texts")
+
+    def __init__(self, text: str, loss: bool) -> None:
+        self.texts = [text]
+        self.losses = [loss]
+        self.ids: list[int] = []
+        self.first = 0  # token with loss, where all that follow have it
+        self.loss: Mask | None = None  # of each token, where it isn't so simple
 
     @property
     def text(self) -> str:
@@ -66,14 +69,14 @@ class _Run:
     @property
     def head(self) -> str | None:
         """The text before the part with loss; None if text without loss comes after that."""
-        if True not in self.losses:
-            return self.text
-        at = self.losses.index(True)
-        return "".join(self.texts[:at]) if all(self.losses[at:]) else None
+        losses = self.losses
+        count = losses.index(True) if True in losses else len(losses)
+        if False in losses[count:]:
+            return None
+        return self.texts[0] if count == 1 else "".join(self.texts[:count])
 
 
-@dataclass(frozen=True, slots=True)
-class _Control:
+class _Control(NamedTuple):
     token: int
     loss: bool
 
@@ -101,23 +104,25 @@ def encode_documents(
 
 def _encode(runs: Sequence[_Run], tokenizer: Tokenizer) -> None:
     """Tokens and losses of all runs; each text is encoded once."""
-    heads = [run.head if True in run.losses else None for run in runs]
     texts = [run.text for run in runs]
+    heads = [run.head for run in runs]
     known = dict.fromkeys((*texts, *(head for head in heads if head)))
     encoded = dict(zip(known, tokenizer.encode_lists(list(known)), strict=True))
-    spelt = {head: tokenizer.decode(encoded[head]) == head for head in set(heads) if head}
+    spelt: dict[str, bool] = {}
     for run, text, head in zip(runs, texts, heads, strict=True):
         run.ids = encoded[text]
-        if True not in run.losses:
+        if head is None:
+            _use_offsets(run, tokenizer)
+        elif len(head) == len(text):  # no target in it
             run.first = len(run.ids)
         elif head:
             start = encoded[head]
+            if head not in spelt:
+                spelt[head] = tokenizer.decode(start) == head
             if spelt[head] and run.ids[: len(start)] == start:
                 run.first = len(start)
             else:
                 _use_offsets(run, tokenizer)
-        elif head is None:
-            _use_offsets(run, tokenizer)
 
 
 def _items(
@@ -125,32 +130,40 @@ def _items(
 ) -> list[_Item]:
     """The parts cut into runs, control tokens and blocks; ``seen``: short texts cut before."""
     items: list[_Item] = []
+    run: _Run | None = None  # the last item, if it is one
     for part in parts:
         if isinstance(part, Block):
             items.append(part)
+            run = None
             continue
-        try:
-            part.text.encode()
-        except UnicodeEncodeError as error:
-            raise SampleError(
-                f"text holds half a surrogate pair (character {error.start})", stage="tokenise"
-            ) from error
-        pieces = seen.get(part.text) if part.special else [(part.text, None)]
+        whole, loss = part.text, part.loss
+        if not whole.isascii():
+            _check_surrogates(whole)
+        pieces = seen.get(whole) if part.special else [(whole, None)]
         if pieces is None:
-            pieces = tokenizer.split_control(part.text)
-            if len(part.text) <= _SHORT:
-                seen[part.text] = pieces
+            pieces = tokenizer.split_control(whole)
+            if len(whole) <= _SHORT:
+                seen[whole] = pieces
         for text, token in pieces:
             if token is not None:
-                items.append(_Control(token, part.loss))
-            elif text:
-                run = items[-1] if items else None
-                if not isinstance(run, _Run):
-                    run = _Run()
-                    items.append(run)
+                items.append(_Control(token, loss))
+                run = None
+            elif run is not None and text:
                 run.texts.append(text)
-                run.losses.append(part.loss)
+                run.losses.append(loss)
+            elif text:
+                run = _Run(text, loss)
+                items.append(run)
     return items
+
+
+def _check_surrogates(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SampleError(
+            f"text holds half a surrogate pair (character {error.start})", stage="tokenise"
+        ) from error
 
 
 def _use_offsets(run: _Run, tokenizer: Tokenizer) -> None:
@@ -174,23 +187,23 @@ def _join(items: Sequence[_Item]) -> Encoded:
     at = 0
     for item in items:
         start = at
-        if isinstance(item, _Run):
-            pending += item.ids
-            at += len(item.ids)
-            if item.loss is not None:
-                masks.append((start, item.loss))
-            else:
-                targets.append((start + item.first, at))
+        if isinstance(item, _Control):
+            pending.append(item.token)
+            at += 1
+            if item.loss:
+                targets.append((start, at))
         elif isinstance(item, Block):
             tokens += [np.array(pending, np.int32), item.tokens]
             pending = []
             at += len(item.tokens)
             blocks.append((start, at))
         else:
-            pending.append(item.token)
-            at += 1
-            if item.loss:
-                targets.append((start, at))
+            pending += item.ids
+            at += len(item.ids)
+            if item.loss is not None:
+                masks.append((start, item.loss))
+            elif start + item.first < at:
+                targets.append((start + item.first, at))
     tokens.append(np.array(pending, np.int32))
     joined = tokens[0] if len(tokens) == 1 else np.concatenate(tokens)
     loss = np.zeros(at, np.bool_)

@@ -180,7 +180,9 @@ def test_heads_give_the_loss_that_offsets_give(
 ) -> None:
     tokenizer = tokenizers[at]
     result = encode(tokenizer, TextPart(head, loss=False), TextPart(text))
-    run = _Run([head, text], [False, True])
+    run = _Run(head, loss=False)
+    run.texts.append(text)
+    run.losses.append(True)
     _use_offsets(run, tokenizer)
     assert run.loss is not None
     assert result.tokens.tolist() == run.ids
