@@ -29,28 +29,31 @@ class Contestant:
     Attributes:
         requirements: Of pip, each pinned; empty: it runs in the harness's own environment. One of
             a package of `COMMON` takes that one's place.
-        prepare: Whether the script's ``--prepare FOLDER`` writes the data in the peer's format.
+        prepare: The script whose ``--prepare FOLDER WORK`` writes the data in the peer's format;
+            empty: it reads them as they are.
         torch: Whether it imports PyTorch, that of the shared environment.
     """
 
     requirements: tuple[str, ...] = ()
-    prepare: bool = False
+    prepare: str = ""
     torch: bool = False
 
 
 CONTESTANTS: dict[str, Contestant] = {
-    "ours": Contestant(prepare=True),
-    "limits": Contestant(prepare=True),
-    "limits:aten": Contestant(prepare=True),
+    "ours": Contestant(prepare="ours"),
+    "limits": Contestant(prepare="ours"),
+    "limits:aten": Contestant(prepare="ours"),
     "limits:tar": Contestant(),
     "limits:ffmpeg": Contestant(),
-    "zephon": Contestant(("zephon[parquet]==0.2.0",), prepare=True),
-    "grain": Contestant(("grain==0.2.18", "array-record==0.8.6"), prepare=True),
+    "zephon": Contestant(("zephon[parquet]==0.2.0",), prepare="zephon"),
+    "grain": Contestant(("grain==0.2.18", "array-record==0.8.6"), prepare="grain"),
     "torchdata_nodes": Contestant(("torchdata==0.11.0",), torch=True),
     "torchdata_stateful": Contestant(("torchdata==0.11.0",), torch=True),
-    "datasets": Contestant(("datasets==5.2.0", "torchdata==0.11.0"), prepare=True, torch=True),
+    "datasets": Contestant(
+        ("datasets==5.2.0", "torchdata==0.11.0"), prepare="datasets", torch=True
+    ),
     "webdataset": Contestant(("webdataset==1.0.2",), torch=True),
-    "energon": Contestant(("megatron-energon==7.4.1",), prepare=True, torch=True),
+    "energon": Contestant(("megatron-energon==7.4.1",), prepare="energon", torch=True),
     "streaming": Contestant(
         (
             "mosaicml-streaming==0.13.0",
@@ -58,10 +61,10 @@ CONTESTANTS: dict[str, Contestant] = {
             "numpy==2.1.3",  # it needs one below 2.2, and transformers below 5, which this suits:
             "tokenizers==0.22.2",
         ),
-        prepare=True,
+        prepare="streaming",
         torch=True,
     ),
-    "litdata": Contestant(("litdata==0.2.76",), prepare=True, torch=True),
+    "litdata": Contestant(("litdata==0.2.76",), prepare="litdata", torch=True),
     "spdl": Contestant(("spdl==0.8.0",)),
 }
 """By the name of their script in ``compare/``."""

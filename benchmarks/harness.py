@@ -231,6 +231,7 @@ class Bench:
         self.commit = commit()
         self._pythons: dict[str, Path | str] = {}
         self._known: dict[str, dict[str, frozenset[str]]] = {}
+        self._prepared: set[tuple[str, str, str]] = set()
         self._skips: dict[tuple[Any, ...], Row] = {}
         self._failures: Counter[tuple[Any, ...]] = Counter()
         self._lock, self._writing = threading.Lock(), threading.Lock()
@@ -322,18 +323,20 @@ class Bench:
         if place not in self._pythons:
             try:
                 python = interpreter(name, self._cache, self._say)
-                if CONTESTANTS[name].prepare:
-                    self._prepare(name, python, job.data)
+                script = CONTESTANTS[name].prepare
+                if script and (script, job.data, job.work) not in self._prepared:
+                    self._prepare(script, python, job)
+                    self._prepared.add((script, job.data, job.work))
             except (RuntimeError, OSError) as error:
                 self._pythons[place] = str(error)
             else:
                 self._pythons[place] = python
         return self._pythons[place]
 
-    def _prepare(self, name: str, python: Path, data: str) -> None:
-        script = name.partition(":")[0]
-        self._say(f"{name}: writing its own format")
-        command = [str(python), "-m", f"benchmarks.compare.{script}", "--prepare", data]
+    def _prepare(self, script: str, python: Path, job: Job) -> None:
+        self._say(f"{job.work}: what {script} reads")
+        command = [str(python), "-m", f"benchmarks.compare.{script}", "--prepare"]
+        command += [job.data, job.work]
         env = {**os.environ, **SETTINGS}
         done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
         if done.returncode:

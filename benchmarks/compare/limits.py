@@ -22,7 +22,6 @@ import json
 import platform
 import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
@@ -226,11 +225,6 @@ def limit(job: Job, meter: Meter) -> Callable[[Job], Made]:
 
 def main() -> None:
     """Do the job of the command line."""
-    if sys.argv[1:2] == ["--prepare"]:  # the limits read our index
-        from benchmarks.compare.ours import prepare
-
-        prepare(sys.argv[2])
-        return
     _, meter = begin()
     job = meter.imported()
     if job.kind == "rows":

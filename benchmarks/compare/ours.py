@@ -1,6 +1,6 @@
 """This project's loader as a contestant; no variant.
 
-``--prepare FOLDER`` indexes the shards, as a user does once; a cold start then finds the index.
+``--prepare FOLDER WORK`` indexes the shards, as a user does once; a cold start then finds it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.compare.protocol import Job, Seen, begin
+from benchmarks.compare.shards import shards_of
 
 if TYPE_CHECKING:
     from zephon_mm import Batch, DataConfig, ExecutionConfig
@@ -87,9 +88,9 @@ def ended(job: Job, batch: Batch) -> int:
     )
 
 
-def prepare(folder: str) -> None:
+def prepare(folder: str, work: str) -> None:
     """Index what has no index yet, or one of another release."""
-    shards = sorted(map(str, Path(folder).glob("*.tar")))
+    shards = shards_of(folder, work)
     command = [sys.executable, "-m", "zephon_mm", "index", *shards]
     if subprocess.run(command, capture_output=True).returncode:
         subprocess.run([*command, "--force"], check=True)
@@ -98,7 +99,7 @@ def prepare(folder: str) -> None:
 def main() -> None:
     """Do the job of the command line."""
     if sys.argv[1:2] == ["--prepare"]:
-        prepare(sys.argv[2])
+        prepare(sys.argv[2], sys.argv[3])
         return
     job, meter = begin()
     import zephon_mm

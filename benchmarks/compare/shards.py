@@ -1,7 +1,7 @@
 """Reading shards for those that have no reader of WebDataset's, and turning them into others.
 
-A contestant whose peer wants a format of its own is run once as ``… --prepare FOLDER``, outside all
-measured times; how long that took is a field of each of its replies.
+A contestant whose peer wants a format of its own is run once as ``… --prepare FOLDER WORK``, before
+all measured times; how long that took is a field of each of its replies.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.compare.protocol import Job
-
-WORKS = ("text", "image_text", "video_360p", "video_720p", "interleaved")
 
 
 def shards_of(folder: str | Path, work: str) -> list[str]:
@@ -73,25 +71,23 @@ def prepare(name: str, write: Callable[[list[str], str], None]) -> bool:
     target.mkdir(exist_ok=True)
     with (target / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed
-        _convert(target, sys.argv[2], write)
+        _convert(target, sys.argv[2], sys.argv[3], write)
     return True
 
 
-def _convert(target: Path, folder: str, write: Callable[[list[str], str], None]) -> None:
-    """What is missing, and how long it took."""
+def _convert(target: Path, folder: str, work: str, write: Callable[[list[str], str], None]) -> None:
+    """Convert a work, if it wasn't yet, and note how long it took."""
     report = target / "seconds.json"
     taken = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
-    for work in WORKS:
-        shards = shards_of(folder, work)
-        if work in taken or not shards:
-            continue
-        shutil.rmtree(target / work, ignore_errors=True)  # of a conversion that broke off
-        begin = time.monotonic()
-        write(shards, str(target / work))
-        taken[work] = round(time.monotonic() - begin, 3)
-        part = report.with_suffix(".part")
-        part.write_text(json.dumps(taken), encoding="utf-8")
-        part.rename(report)
+    if work in taken:
+        return
+    shutil.rmtree(target / work, ignore_errors=True)  # of a conversion that broke off
+    begin = time.monotonic()
+    write(shards_of(folder, work), str(target / work))
+    taken[work] = round(time.monotonic() - begin, 3)
+    part = report.with_suffix(".part")
+    part.write_text(json.dumps(taken), encoding="utf-8")
+    part.rename(report)
 
 
 def same_fields(tar: str) -> list[str] | None:
