@@ -34,8 +34,9 @@ def packed(sample: Sample, options: FormatOptions) -> Document:
     what = f"member {sample.member_name(field)!r}"
     data = sample.json(field)
     if isinstance(data, list):
+        alone = len(data) == 1
         row = [
-            read_turns(sample, _conversation(item, f"{what}[{at}]"), f"{what}[{at}]", alone=False)
+            read_turns(sample, _conversation(item, f"{what}[{at}]"), f"{what}[{at}]", alone=alone)
             for at, item in enumerate(data)
         ]
     else:

@@ -210,6 +210,25 @@ def test_markers_must_equal_files(text: str, listed: list[str] | None, media: li
     assert "000.json" in error.reason
 
 
+def test_paths_mean_members_of_their_last_part_or_all_in_order() -> None:
+    def asked(*files: str) -> dict[str, Any]:
+        text = {"from": "human", "value": "<image>" * len(files)}
+        return {"image": list(files), "conversations": [text, {"from": "gpt", "value": "A cat."}]}
+
+    for paths in (("x/b.jpg", "http://u/a.jpg?w=3"), (r"C:\x\b.jpg", "a.jpg")):
+        fields = [part.field for part in run(asked(*paths), "a.jpg", "b.jpg")[0].parts]  # type: ignore[union-attr]
+        assert fields == ["b.jpg", "a.jpg"]
+    fields = [part.field for part in run(asked("x/7.jpg", "x/3.jpg"), "1.jpg", "0.jpg")[0].parts]  # type: ignore[union-attr]
+    assert fields == ["0.jpg", "1.jpg"]
+    for paths in (("x/7.jpg", "x/0.jpg"), ("x/7.jpg",)):  # some are there; not as many
+        assert "'x/7.jpg'" in refusal(asked(*paths), "0.jpg", "1.jpg").reason
+    named = [
+        {"role": "user", "content": [{"type": "image", "image": "file:///x/b.jpg"}]},
+        {"role": "assistant", "content": "A cat."},
+    ]
+    assert run(named, "a.jpg", "b.jpg")[0].parts == (ImagePart("b.jpg"),)
+
+
 def test_a_listed_file_that_is_not_there_is_named() -> None:
     data = {
         "images": ["a.jpg", "gone.jpg"],

@@ -158,6 +158,9 @@ def test_qwen_packed_rows() -> None:
     text_only = run("packed", {"json": QWEN_ROW[1:2]})
     assert talk(text_only) == [[("user", "Hi."), ("ASSISTANT", "Hello.")]]
     assert refusal("packed", {"json": []}).kind == "filtered"
+    two = [{**QWEN_ROW[0], "image": name} for name in ("x/1.jpg", "x/2.jpg")]
+    assert "'x/1.jpg'" in refusal("packed", {"json": two, "jpg": b""}).reason  # not the same twice
+    assert talk(run("packed", {"json": two[:1], "jpg": b""}))[0][0] == ("user", "[jpg]\nWhat?")
     bad = [*QWEN_ROW[:1], {**QWEN_ROW[1], "image": ["a.jpg"]}]
     assert "0 <image> markers for 1 picture" in refusal("packed", {**members, "json": bad}).reason
 
