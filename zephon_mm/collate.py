@@ -215,7 +215,10 @@ def _join(patches: Sequence[Patches], media: Sequence[MediaSpan], columns: int) 
         raise ZephonError(f"patches of {len(patches)} media for {len(media)} media")
     device = next((p.device for p in patches if isinstance(p, torch.Tensor)), torch.device("cpu"))
     shape = (sum(span.num_patches for span in media), columns)
-    joined = torch.empty(shape, dtype=torch.uint8, device=device)
+    if device.type == "cpu":  # by NumPy, which asks for huge pages: few faults as it is filled
+        joined = torch.from_numpy(np.empty(shape, np.uint8))
+    else:
+        joined = torch.empty(shape, dtype=torch.uint8, device=device)
     at = 0
     for array, span in zip(patches, media, strict=True):
         if array.shape != (span.num_patches, columns) or not are_bytes(array):

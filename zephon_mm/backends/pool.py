@@ -112,6 +112,7 @@ class Pool:
         budget: bytes that admitted items may hold, shared with other users; None: no limit.
         interrupt: called once when the pool closes, after every open ticket is cancelled: what
             makes threads give up the work that they are at.
+        released: called when bytes were given back, before items that wait are offered them.
     """
 
     def __init__(
@@ -119,9 +120,11 @@ class Pool:
         name: str,
         budget: ByteBudget | None,
         interrupt: Callable[[], None] = lambda: None,
+        released: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.interrupt = interrupt
+        self.released = released
         self.pid = os.getpid()
         self.lock = threading.RLock()
         self.work = threading.Condition(self.lock)
@@ -166,6 +169,7 @@ class Pool:
                 raise Cancelled("the item was cancelled, or its backend closed")
             ticket.state = _TAKEN
             self.admission.settle(ticket.cost_bytes)
+            self.released()
             self._admit()
             value, error = ticket.value, ticket.error
             ticket.value = ticket.error = None

@@ -68,7 +68,7 @@ class ProcessesBackend(PoolBackend):
                 f"backend='processes' needs Linux, not {sys.platform}: use backend='threads'"
             )
         crew = _Crew(Setup.here(), budget)
-        pool = Pool("processes", budget, crew.hang_up)
+        pool = Pool("processes", budget, crew.hang_up, crew.room.grow)
         super().__init__(count, pool, pool.close)
         self._start_threads(partial(_drive, pool, crew), "process")
 
@@ -79,7 +79,7 @@ class _Crew:
     def __init__(self, setup: Setup, budget: ByteBudget | None) -> None:
         self._setup = setup
         self._callables = Callables()
-        self._room = IdleRoom(budget)
+        self.room = IdleRoom(budget)
         self._lock = threading.RLock()  # a finaliser may close the backend under it
         self._alive: set[WorkerProcess] = set()
         self._template: Template | None = None
@@ -141,7 +141,7 @@ class _Crew:
         template = self.template()
         template.load(needed)
         try:
-            return WorkerProcess(template, name, self._callables, self._room, fork=True)
+            return WorkerProcess(template, name, self._callables, self.room, fork=True)
         except ThreadsError as threads:
             with self._lock:
                 first, self._apart = not self._apart, True
@@ -156,7 +156,7 @@ class _Crew:
 
     def _apart_from_others(self, name: str) -> WorkerProcess:
         template = Template(self._setup)
-        return WorkerProcess(template, name, self._callables, self._room, fork=False)
+        return WorkerProcess(template, name, self._callables, self.room, fork=False)
 
     def end(self, worker: WorkerProcess) -> str:
         """End a worker that is done with or has died; how it ended."""
@@ -172,6 +172,7 @@ class _Crew:
                 worker.hang_up()
             if self._template is not None:
                 self._template.hang_up()
+        self.room.close()
 
     def end_template(self) -> None:
         """After ``hang_up``, in each thread before it ends: the template is gone."""

@@ -131,23 +131,32 @@ class Buffers:
 
 class IdleRoom:
     """How many bytes of idle buffers all workers of a backend may keep: an eighth of the budget,
-    at most 256 MiB, and only what the budget has room for.
+    at most 256 MiB, and only what the budget has had room for.
+
+    Bytes once taken from the budget stay taken, also while the buffers are leased: they are needed
+    again, and items that wait for bytes would be quicker. What the budget refused is asked for
+    again by ``grow``.
     """
 
     def __init__(self, budget: ByteBudget | None) -> None:
         self._budget = budget
         limit = _IDLE_BYTES if budget is None else budget.limit_bytes // _IDLE_SHARE
         self._limit = min(_IDLE_BYTES, limit)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may close the backend under it
+        self._taken = 0
+        self._refused = 0
         self.held_bytes = 0
 
     def take(self, size: int) -> bool:
         """True if a buffer of ``size`` bytes may be kept; it then holds them."""
         with self._lock:
-            if self.held_bytes + size > self._limit:
+            missing = max(0, self.held_bytes + size - self._taken)
+            if self._taken + missing > self._limit:
                 return False
-            if self._budget is not None and not self._budget.try_acquire(size):
+            if self._budget is not None and missing and not self._budget.try_acquire(missing):
+                self._refused = min(self._limit - self._taken, self._refused + missing)
                 return False
+            self._taken += missing
             self.held_bytes += size
             return True
 
@@ -155,8 +164,22 @@ class IdleRoom:
         """A kept buffer is in use again, or gone."""
         with self._lock:
             self.held_bytes -= size
+
+    def grow(self) -> None:
+        """Bytes of the budget were released, and no item has taken them yet."""
+        if self._refused:
+            with self._lock:
+                if self._budget is not None and self._budget.try_acquire(self._refused):
+                    self._taken += self._refused
+                    self._refused = 0
+
+    def close(self) -> None:
+        """Give all bytes back to the budget, and take no more."""
+        with self._lock:
+            taken, self._taken = self._taken, 0
+            self._limit = self._refused = 0
         if self._budget is not None:
-            self._budget.release(size)
+            self._budget.release(taken)
 
 
 class Leases:

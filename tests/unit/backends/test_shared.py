@@ -46,7 +46,7 @@ def budget() -> Iterator[ByteBudget]:
     assert made.held_bytes == 0
 
 
-def test_an_idle_buffer_holds_its_bytes_until_it_is_leased_or_closed(budget: ByteBudget) -> None:
+def test_an_idle_buffer_holds_its_bytes_until_all_is_closed(budget: ByteBudget) -> None:
     pair = Pair(budget)
     written = [np.arange(300_000, dtype=np.uint32).view(np.uint8)[:300_000], np.ones(7, np.uint8)]
     first, arrays = pair.pass_on(*written)
@@ -60,12 +60,15 @@ def test_an_idle_buffer_holds_its_bytes_until_it_is_leased_or_closed(budget: Byt
     assert budget.held_bytes == pair.room.held_bytes == SIZE
     again, arrays = pair.pass_on(*written)
     assert (again, pair.made) == (first, 1), "used again"
-    assert budget.held_bytes == pair.room.held_bytes == 0
+    assert (budget.held_bytes, pair.room.held_bytes) == (SIZE, 0), "kept for when it is idle again"
     del arrays
     pair.sweep()
-    assert budget.held_bytes == SIZE
+    assert budget.held_bytes == pair.room.held_bytes == SIZE
     pair.leases.close()
-    assert budget.held_bytes == pair.room.held_bytes == 0
+    assert (budget.held_bytes, pair.room.held_bytes) == (SIZE, 0), "another worker's may need them"
+    pair.room.close()
+    assert budget.held_bytes == 0
+    assert not pair.room.take(1)
 
 
 def test_what_has_no_room_is_unmapped_on_both_sides(budget: ByteBudget) -> None:
@@ -83,6 +86,33 @@ def test_what_has_no_room_is_unmapped_on_both_sides(budget: ByteBudget) -> None:
     assert (len(free), len(gone)) == (4, 1), "an eighth of the budget"
     assert budget.held_bytes == 4 * SIZE == LIMIT // 8
     pair.leases.close()
+    pair.room.close()
+
+
+def test_what_the_budget_refused_is_had_when_bytes_are_released(budget: ByteBudget) -> None:
+    pair = Pair(budget)
+    budget.take(LIMIT)
+    for _ in range(9):  # more than an eighth
+        _, arrays = pair.pass_on(np.ones(300_000, np.uint8))
+        del arrays
+        pair.sweep()
+    pair.room.grow()
+    assert budget.held_bytes == LIMIT, "there is none"
+    budget.release(3 * SIZE)
+    pair.room.grow()
+    assert budget.held_bytes == LIMIT - 3 * SIZE, "not yet all of it"
+    budget.release(SIZE)
+    pair.room.grow()
+    assert budget.held_bytes == LIMIT, "before an item that waits"
+    made = pair.made
+    for _ in range(9):
+        _, arrays = pair.pass_on(np.ones(300_000, np.uint8))
+        del arrays
+        pair.sweep()
+    assert pair.made == made + 1, "used again, though the budget is full"
+    pair.leases.close()
+    pair.room.close()
+    budget.release(LIMIT - 4 * SIZE)
 
 
 def test_an_array_outlives_the_worker(budget: ByteBudget) -> None:
