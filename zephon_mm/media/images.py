@@ -14,13 +14,17 @@ resizes pictures.
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch.nn.functional import interpolate
+from torch.utils.dlpack import from_dlpack
 
 from ..errors import MediaError
 from ..patches import Filter, PatchLayout
@@ -43,7 +47,8 @@ MAX_PIXELS = 178_956_970
 def decode_image(
     data: bytes | bytearray | memoryview, info: ImageInfo, *, max_pixels: int = MAX_PIXELS
 ) -> torch.Tensor:
-    """The picture as shown, RGB: uint8 [3, height, width], channels last in memory.
+    """The picture as shown, RGB: uint8 [3, height, width], channels last in memory, in pixels of
+    four bytes (Pillow's own) or of three.
 
     Args:
         data: the file.
@@ -58,18 +63,31 @@ def decode_image(
         raise MediaError(info.problem, stage="decode")
     try:
         with open_image(data, min(max_pixels, info.width * info.height)) as image:
-            array = np.array(to_rgb(upright(image)))
+            pixels = _pixels(to_rgb(upright(image)))
     except IMAGE_ERRORS as error:
         raise MediaError(
             f"picture can't be decoded: {describe_error(error)}", stage="decode"
         ) from error
-    if array.shape != (info.height, info.width, 3):
+    height, width, _ = pixels.shape
+    if (height, width) != (info.height, info.width):
         raise MediaError(
-            f"picture decodes to {array.shape[1]}x{array.shape[0]}, its header says "
-            f"{info.width}x{info.height}",
+            f"picture decodes to {width}x{height}, its header says {info.width}x{info.height}",
             stage="decode",
         )
-    return torch.from_numpy(array).permute(2, 0, 1)
+    return pixels.permute(2, 0, 1)[:3]
+
+
+def _pixels(image: Image.Image) -> torch.Tensor:
+    """The pixels of an RGB picture: uint8 [height, width, 4 or 3].
+
+    Through Arrow they are Pillow's own memory, of which three bytes a pixel count. Else they are
+    copied, twice, and under the GIL: by an older Pillow, and from a picture of several blocks.
+    """
+    if hasattr(image, "__arrow_c_array__"):
+        with contextlib.suppress(ValueError):  # several blocks: it has over 16 MB
+            whole: torch.Tensor = from_dlpack(pa.array(image).flatten())
+            return whole.view(image.height, image.width, 4)
+    return torch.from_numpy(np.array(image))
 
 
 def resize_image(
@@ -82,18 +100,24 @@ def resize_image(
     """
     if tuple(picture.shape[1:]) == tuple(size):
         return picture
+    plain = filter == "plain_bilinear"
+    in_float = plain or (filter == "bilinear" and not _has_bilinear_uint8())
+    _, height, width = picture.shape
+    if picture.stride() == (1, 4 * width, 4):  # pixels of four bytes, which ATen makes itself
+        if in_float:
+            picture = picture.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+        else:
+            picture = picture.as_strided((4, height, width), picture.stride())
     batch = picture.reshape(1, *picture.shape)
     if batch.is_contiguous(memory_format=torch.channels_last):  # the result is then laid out so too
         batch = batch.as_strided(batch.shape, (batch.numel(), *batch.stride()[1:]))
-    plain = filter == "plain_bilinear"
-    in_float = plain or (filter == "bilinear" and not _has_bilinear_uint8())
     resized = interpolate(
         batch.float() if in_float else batch,
         size=list(size),
         mode="bilinear" if plain else filter,
         align_corners=False,
         antialias=not plain,
-    )[0]
+    )[0, :3]
     return resized.round_().clamp_(0, 255).to(torch.uint8) if in_float else resized
 
 

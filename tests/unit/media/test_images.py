@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image, ImageOps
@@ -151,6 +152,38 @@ def test_nothing_is_left_open_or_warned_of(recwarn: pytest.WarningsRecorder) -> 
         decode_image(data, probe_image(data))
     gc.collect()
     assert not recwarn.list
+
+
+def test_pixels_of_four_bytes_and_copied_ones_are_resized_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(3)
+    data = encode(rng.integers(0, 256, (61, 83, 3)).astype(np.uint8))
+    info = probe_image(data)
+    picture = decode_image(data, info)
+    assert picture.stride() == (1, 4 * 83, 4), "Pillow's own memory"
+    with monkeypatch.context() as patch:
+        patch.setattr(pa, "array", several_blocks)
+        copied = decode_image(data, info)
+    assert copied.stride() == (1, 3 * 83, 3)
+    filters: tuple[Filter, ...] = ("bicubic", "bilinear", "lanczos", "plain_bilinear")
+    box = slice(None), slice(20, 50), slice(10, 70)
+    for name in filters:
+        for one, other in ((picture, copied), (picture[:, 20:], copied[:, 20:])):
+            for size in ((61, 83), (28, 56), (200, 10)):
+                shown = resize_image(one, size, name)
+                wanted = resize_image(other, size, name)
+                assert torch.equal(shown, wanted)
+                again = resize_image(shown, (8, 9), name)
+                assert torch.equal(again, resize_image(wanted, (8, 9), name))
+        assert torch.equal(
+            resize_image(picture[box], (28, 28), name), resize_image(copied[box], (28, 28), name)
+        )
+
+
+def several_blocks(image: Image.Image) -> Any:
+    """As ``pyarrow.array`` of a picture of over 16 MB."""
+    raise ValueError("Image rows are not contiguous in memory.")
 
 
 @pytest.mark.parametrize(
