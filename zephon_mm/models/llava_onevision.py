@@ -29,6 +29,7 @@ from ..sample import MeasuredDocument, MediaSpan
 from .base import MediaLayout
 from .inputs import image_rows, tiles, token_inputs, video_rows
 from .processor import ModelFolder, read_folder
+from .relay import capacities
 from .tiles import (
     CLIP_MEAN,
     CLIP_STD,
@@ -172,8 +173,9 @@ class LlavaOnevision(TileFamily):
         several = sum(span.kind == "image" for span in found.media) > 1
         if several and (len(found.tokens) > max_tokens or found.num_patches > max_patches):
             raise MediaError(
-                f"{len(found.tokens)} tokens and {found.num_patches} tiles are over {max_tokens} "
-                f"and {max_patches}, and {self.name} can't split a document of several pictures",
+                f"{len(found.tokens)} tokens and {found.num_patches} tiles are over "
+                f"{capacities(max_tokens, max_patches, 'tiles')}, and {self.name} can't split a "
+                "document of several pictures",
                 stage="packing",
                 kind="dropped",
             )

@@ -24,7 +24,7 @@ from ..sample import MeasuredDocument, MediaSpan
 from .base import Colour, Kind, MediaLayout
 from .inputs import image_rows, token_inputs, video_rows
 from .processor import ProcessorSettings, read_settings
-from .relay import relayout_document
+from .relay import capacities, relayout_document
 from .sizes import image_size, within
 from .tokenizer import Tokenizer
 
@@ -225,7 +225,7 @@ class QwenFamily(ABC):
         if blocks < 1:
             raise MediaError(
                 f"the {span.kind} of {span.source_size[1]}×{span.source_size[0]} pixels takes more "
-                f"than {max_tokens} tokens or {max_patches} patches however small it is made",
+                f"than {capacities(max_tokens, max_patches)} however small it is made",
                 stage="layout",
                 kind="dropped",
             )

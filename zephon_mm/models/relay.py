@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from .base import ModelFamily
 
 
+_UNBOUNDED = 1 << 40
+
+
+def capacities(max_tokens: int, max_patches: int, patches: str = "patches") -> str:
+    """Both capacities in words; one that no row can reach is left out."""
+    tokens = f"{max_tokens} tokens"
+    return tokens if max_patches >= _UNBOUNDED else f"{tokens} or {max_patches} {patches}"
+
+
 def measure_digest(
     tokens: NDArray[np.int32], loss: NDArray[np.bool_], media: Sequence[MediaSpan]
 ) -> bytes:

@@ -23,7 +23,7 @@ from ..sample import MeasuredDocument, MediaSpan
 from .base import Colour, Kind, MediaLayout
 from .inputs import media_in_text_order, tiles, token_inputs
 from .processor import ModelFolder, colour
-from .relay import relayout_document
+from .relay import capacities, relayout_document
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class TileFamily(ABC):
                 return replace(found, stop=found.start + length)
         raise MediaError(
             f"the {span.kind} of {span.source_size[1]}×{span.source_size[0]} pixels takes more "
-            f"than {max_tokens} tokens or {max_patches} tiles however few are shown",
+            f"than {capacities(max_tokens, max_patches, 'tiles')} however few are shown",
             stage="layout",
             kind="dropped",
         )

@@ -118,6 +118,8 @@ def test_what_cannot_fit_is_dropped(family: ModelFamily, tokenizer: Tokenizer) -
             with pytest.raises(MediaError, match="however small") as caught:
                 family.relayout(whole, *limits)
             assert (caught.value.kind, caught.value.stage) == ("dropped", "layout")
+        with pytest.raises(MediaError, match="more than 2 tokens however small"):
+            family.relayout(whole, 2, 1 << 62)
     image = document([("image", 1, 200, 300, 0)], family, tokenizer)
     assert family.relayout(image, 3, 4).media[0].grid == (1, 2, 2)
 
