@@ -190,6 +190,8 @@ def restore_job(job: Job) -> Job:
     return dataclasses.replace(job, batch=2, lanes=2, sequence_length=512)
 
 
+MAIN = ("text", "image_text", "video_360p")
+"""The works that `all` measures with 2 workers before anything is measured twice."""
 AT, AT_QUICK = "10,1000,10000,1%,25%,75%", "10,50%"
 
 
@@ -228,33 +230,32 @@ def everything(
 
 
 def suites_of_all(data: Path, names: list[str], rounds: int, quick: bool) -> list[Unit]:
-    """All units: of each round those with 0 workers, with 2, restores, lanes; the rest between."""
+    """All units, in order of their weight.
+
+    A round of each work without workers, of `MAIN` with 2; then what is done once; then further
+    rounds; at last the other works with 2 workers, 1 worker, and what stays equal of pictures.
+    """
     jobs = jobs_of(data, workloads.WORKS, quick)
     text = restore_job(jobs["text"])
     at = epoch_steps(data, AT_QUICK if quick else AT, text)
     rates = {
-        workers: [suites.throughput(job, names, workers, rounds) for job in jobs.values()]
+        (work, workers): suites.throughput(job, names, workers, rounds)
         for workers in (0, 2, 1)
+        for work, job in jobs.items()
     }
+    first = [(work, 0) for work in jobs] + [(work, 2) for work in MAIN]
     lanes, restores = suites.lanes(jobs["text"], rounds), suites.restores(text, names, at, rounds)
-    once: list[Unit] = [unit for unit in lanes if unit.number == 0]
-    once += [unit for unit in restores if unit.number == 0]
-    once += [
-        suites.Script("packing", guess_s=40),
-        suites.Script("plan", guess_s=40),
-        suites.Script("backends", ("--repeat", str(min(rounds, 3))), 45.0 * min(rounds, 3)),
-    ]
     units: list[Unit] = []
     for number in range(rounds):
-        units += [group[number] for group in rates[0]]
-        units += [group[number] for group in rates[2]]
+        units += [rates[key][number] for key in first]
+        units += [unit for unit in lanes if unit.number == number]
+        units += [unit for unit in restores if unit.number == number]
         if number == 0:
-            units += once
+            repeat = str(min(rounds, 3))
+            units += [suites.Script("packing", guess_s=40), suites.Script("plan", guess_s=30)]
+            units.append(suites.Script("backends", ("--repeat", repeat), 45.0 * min(rounds, 3)))
             units += suites.matrices(jobs["text"], names, 8)
-        else:
-            units += [unit for unit in lanes if unit.number == number]
-            units += [unit for unit in restores if unit.number == number]
-    units += [group[number] for number in range(rounds) for group in rates[1]]
+    units += [rates[key][n] for n in range(rounds) for key in rates if key not in first]
     return units + suites.matrices(jobs["image_text"], names, 8)
 
 

@@ -28,7 +28,7 @@ class Fake:
 
     def __call__(self, entry: Entry, python: Path) -> Row:
         self.ran.append(entry.name)
-        self.clock += 14
+        self.clock += 20
         steady = {"samples": 1, "tokens": 8, "wall_s": 1.0, "cpu_s": 2.0, "fill": None}
         usual = {"steady": steady, "version": "1", "wall_s": 3.0}
         return dict(next(self.answers.get(entry.name, iter(())), usual))
@@ -100,10 +100,10 @@ def test_a_budget_begins_nothing_that_would_end_later(
 ) -> None:
     fake, told = Fake(), []
     monkeypatch.setattr("time.monotonic", lambda: fake.clock)
-    sitting = Sitting(bench(tmp_path, fake), rounds(3), budget_s=30.0)
-    assert sitting.seconds == 3 * 28  # nothing is known yet
+    sitting = Sitting(bench(tmp_path, fake), rounds(3), budget_s=50.0)
+    assert sitting.seconds == 3 * 2 * (5 + 1.5 * 10)  # nothing is known yet
     sitting.run(told.append)
-    assert (len(sitting.done), len(sitting.left), sum(told)) == (1, 2, 28.0)
+    assert (len(sitting.done), len(sitting.left), sum(told)) == (1, 2, 40.0)
     later = Sitting(bench(tmp_path, fake), rounds(3))
     assert later.seconds == 2 * 6  # as long as the last ones took
 
