@@ -330,13 +330,14 @@ def throughput(job: Job, peers: Sequence[str], workers: int, rounds: int) -> lis
             if not workers or name == "limits" or (name == "limits:aten" and pictures):
                 entries.append(Entry(name, job))
             continue
+        if name == "spdl" and not workers:  # it has nothing but threads
+            entries.append(Entry(name, dataclasses.replace(job, mode="threads", workers=1)))
+            continue
         own = "limits:aten serial" if name == "ours" and pictures else ""
         entries += [
             Entry(name, dataclasses.replace(job, mode=mode, workers=workers), against=own)
             for mode in modes
         ]
-    if not workers and "spdl" in peers:  # it has nothing but threads
-        entries.append(Entry("spdl", dataclasses.replace(job, mode="threads", workers=1)))
     if against == "ours serial" and workers and "ours" in peers:
         entries.insert(0, Entry("ours", job))
     group = f"{job.work}, {workers} workers"

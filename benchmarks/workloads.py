@@ -197,14 +197,18 @@ def end_token(folder: Path) -> int:
 
 
 def steps_of_epoch(folder: Path, tokens: int) -> int:
-    """In how many steps of so many tokens the texts have come once."""
+    """In how many steps of so many tokens the texts have come once; the tokens are counted once."""
+    counted = folder / "text.tokens"
+    if counted.is_file():
+        return int(counted.read_text()) // tokens
     making = Making(str(folder / "tokenizer"))
-    lengths = [
+    total = sum(
         len(making.text(sample).tokens)
         for shard in shards_of(folder, "text")
         for sample in samples_of(shard)
-    ]
-    return sum(lengths) // tokens
+    )
+    counted.write_text(str(total))
+    return total // tokens
 
 
 def folder_of(cache: Path, size: Size, seed: int, vocabulary: str) -> Path:

@@ -81,6 +81,7 @@ def drive(
         meter.save(save)
         if ended:
             return
+    raise RuntimeError("the loader has ended, though its data are repeated")
 
 
 def stateless(path: str) -> None:
@@ -150,19 +151,25 @@ def steps(job: Job, rows: Iterator[Row]) -> Iterator[list[Flat]]:
         yield [flat(next(rows)) for _ in range(job.batch // job.dp_size)]
 
 
-def tensors(found: Sequence[Document]) -> list[tuple[Any, list[Any]]]:
-    """Documents as a worker process sends them: PyTorch's tensors go through shared memory."""
+def tensors(found: Sequence[Document]) -> dict[str, list[Any]]:
+    """Documents as a worker process sends them: PyTorch's tensors go through shared memory.
+
+    Columns of a dict, as Streaming counts the samples of a batch by the first one's length.
+    """
     import torch
 
-    return [
-        (torch.from_numpy(d.tokens), [torch.from_numpy(np.array(m)) for m in d.media])
-        for d in found
-    ]
+    return {
+        "tokens": [torch.from_numpy(d.tokens) for d in found],
+        "media": [[torch.from_numpy(np.array(m)) for m in d.media] for d in found],
+    }
 
 
-def arrays(found: Sequence[tuple[Any, list[Any]]]) -> list[Document]:
+def arrays(found: dict[str, list[Any]]) -> list[Document]:
     """The documents again."""
-    return [Document(tokens.numpy(), tuple(m.numpy() for m in media)) for tokens, media in found]
+    return [
+        Document(tokens.numpy(), tuple(m.numpy() for m in media))
+        for tokens, media in zip(found["tokens"], found["media"], strict=True)
+    ]
 
 
 class Maker:

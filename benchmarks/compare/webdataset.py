@@ -6,7 +6,7 @@ It keeps no place to go on from: its documentation starts a resumed run on other
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from benchmarks.compare.feeding import Flat, Maker, Rows, drive, flat, stateless
@@ -18,6 +18,7 @@ def main() -> None:
     job, meter = begin()
     import torch
     import webdataset as wds
+    from torch.utils.data import IterableDataset
 
     version = wds.__version__
     if job.kind == "save" or job.state:
@@ -33,17 +34,22 @@ def main() -> None:
     def make(sample: dict[str, Any]) -> Any:
         return maker({k: v for k, v in sample.items() if not k.startswith("__")})
 
-    def pack(documents: Any) -> Iterator[Flat]:
-        return (flat(row, torch.tensor) for row in Rows(job, ([d] for d in documents)))
-
     def of_rank(urls: Any) -> Any:
         return islice(urls, job.dp_rank, None, job.dp_size)
 
-    data = wds.WebDataset(
+    made = wds.WebDataset(
         job.shards, shardshuffle=100, detshuffle=True, seed=job.seed, nodesplitter=of_rank
-    )
-    data = data.repeat().map(make).compose(pack).batched(job.batch // job.dp_size, list)
-    loader = wds.WebLoader(data, batch_size=None, num_workers=job.workers)
+    ).map(make)
+
+    class Packed(IterableDataset):  # type: ignore[type-arg]
+        """Batches of a worker's rows, packed over the ends of epochs, as its repeat() is not."""
+
+        def __iter__(self) -> Iterator[list[Flat]]:
+            rows = Rows(job, ([document] for _ in count() for document in made))
+            while True:
+                yield [flat(next(rows), torch.tensor) for _ in range(job.batch // job.dp_size)]
+
+    loader = wds.WebLoader(Packed(), batch_size=None, num_workers=job.workers)
     drive(job, meter, loader, stateless)
     meter.finish(version=version)
 
