@@ -8,10 +8,11 @@ what the chat template wrote.
 The bare tokenizer is the package ``tokenizers``, called in its cheapest way (``encode_batch_fast``
 in blocks as long as the loader's, and the ids as an array). A round is one epoch of the loader and
 one pass of the tokenizer over its texts, in turns the one or the other first; a row gives median,
-p20 and p80 of the rounds' ratios. Texts have the lengths of ``data/mixed_lengths.json`` (at most
-``--longest`` words), conversations two to eight turns of 5 to 300 words; the words are those of the
-documentation of Python's own modules. Vocabularies: a BPE of 4,096 tokens trained on the spot, and
-Qwen's of 151,643 where dashscope is installed.
+p20 and p80 of the rounds' ratios. Opening the loader (tokenizer, index, plan) is not in them:
+``open_ms`` is its CPU time, once modules are imported. Texts have the lengths of
+``data/mixed_lengths.json`` (at most ``--longest`` words), conversations two to eight turns of 5 to
+300 words; the words are those of the documentation of Python's own modules. Vocabularies: a BPE of
+4,096 tokens trained on the spot, and Qwen's of 151,643 where dashscope is installed.
 """
 
 from __future__ import annotations
@@ -87,41 +88,43 @@ def rendered(chat: Chat) -> str:
     return "".join(f"<|im_start|>{t['role']}\n{t['content']}<|im_end|>\n" for t in chat)
 
 
-def bare_seconds(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[float, int]:
-    """CPU seconds of the tokenizer alone, and its tokens."""
+def bare_seconds(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[float, int, float]:
+    """CPU seconds of the tokenizer alone, its tokens, and 0 seconds before it."""
     tokens = 0
     start = time.process_time()
     for at in range(0, len(texts), BLOCK):
         for item in tokenizer.encode_batch_fast(texts[at : at + BLOCK], add_special_tokens=False):
             tokens += len(np.array(item.ids, np.int32))
-    return time.process_time() - start, tokens
+    return time.process_time() - start, tokens, 0.0
 
 
-def loader_seconds(config: DataConfig) -> tuple[float, int]:
-    """CPU seconds of one epoch of the loader, and its tokens."""
+def loader_seconds(config: DataConfig) -> tuple[float, int, float]:
+    """CPU seconds of one epoch of the loader, its tokens, and the seconds of opening it before."""
     tokens = 0
+    begun = time.process_time()
     with Loader(config, ExecutionConfig(backend="serial", workers=1)) as loader:
         start = time.process_time()
         for batch in loader:
             tokens += sum(d.stop - d.start for row in batch.documents for d in row)
-        return time.process_time() - start, tokens
+        return time.process_time() - start, tokens, start - begun
 
 
 def compare(config: DataConfig, texts: Sequence[str], rounds: int) -> dict[str, Any]:
     """The row of one kind of sample and one vocabulary."""
     tokenizer = Tokenizer.from_file(str(Path(config.tokenizer) / "tokenizer.json"))
-    sides: list[Callable[[], tuple[float, int]]] = [
+    sides: list[Callable[[], tuple[float, int, float]]] = [
         lambda: loader_seconds(config),
         lambda: bare_seconds(tokenizer, texts),
     ]
     for side in sides:
         side()  # warm
-    rows = []
+    rows, opened = [], []
     for number in range(rounds):
         order = (0, 1) if number % 2 == 0 else (1, 0)
         measured = {at: sides[at]() for at in order}
         rows.append((measured[0][0], measured[1][0]))
-    (_, ours), (_, theirs) = measured[0], measured[1]
+        opened.append(measured[0][2])
+    ours, theirs = measured[0][1], measured[1][1]
     p20, median, p80 = np.quantile([a / b for a, b in rows], (0.2, 0.5, 0.8))
     return {
         "ratio": round(float(median), 4),
@@ -129,6 +132,7 @@ def compare(config: DataConfig, texts: Sequence[str], rounds: int) -> dict[str, 
         "p80": round(float(p80), 4),
         "loader_us_a_sample": round(1e6 * float(np.median([a for a, _ in rows])) / len(texts), 1),
         "bare_us_a_sample": round(1e6 * float(np.median([b for _, b in rows])) / len(texts), 1),
+        "open_ms": round(1e3 * float(np.median(opened)), 1),
         "samples": len(texts),
         "tokens": ours,
         "tokens_of_bare": theirs,

@@ -36,6 +36,12 @@ ODD = {
     "by length": _EACH + "{{ m.content | length }}" + _CHATML + "{% endfor %}",
     "shows pictures": _EACH + "<|image_pad|>" + _CHATML + "{% endfor %}",
     "a mark of its own": _EACH + "\ufdd1" + _CHATML + "\ufdd0{% endfor %}",
+    "leads": _EACH
+    + "<|im_start|>{{ m.role }}\n> {{ m.content }}<|im_end|>\n{% endfor %}"
+    + "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    "leads in text": _EACH
+    + "{{ m.role }}\n> {{ m.content }}<|im_end|>\n{% endfor %}"
+    + "{% if add_generation_prompt %}assistant\n{% endif %}",
     "asks in text": _EACH
     + "{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     + "{% if add_generation_prompt %}assistant\n{% endif %}",
