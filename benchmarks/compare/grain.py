@@ -1,7 +1,8 @@
 """Grain 0.2: ArrayRecord files, shuffled globally, packed by its own operators.
 
-Texts are joined and cut (``ConcatThenSplit``), others packed whole (``FirstFitPack``, eight rows at
-a time). Threads are those of ``ReadOptions``, processes those of ``mp_prefetch``.
+Texts are joined and cut (``ConcatThenSplit``), others packed whole (``FirstFitPack``, a batch's
+rows at a time; clips, which are of one length, a row). Threads are those of ``ReadOptions``,
+processes those of ``mp_prefetch``.
 """
 
 from __future__ import annotations
@@ -88,8 +89,9 @@ def main() -> None:
     if job.work == "text":
         stream = grain.experimental.ConcatThenSplitIterDataset(stream, length_struct=length)
     else:
+        bins = 1 if job.work.startswith("video") else min(BINS, job.batch)
         stream = grain.experimental.FirstFitPackIterDataset(
-            stream, length_struct=length, num_packing_bins=BINS, meta_features=("media",)
+            stream, length_struct=length, num_packing_bins=bins, meta_features=("media",)
         )
     iterator = iter(stream)
     if job.resumes:

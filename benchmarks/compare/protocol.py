@@ -50,7 +50,7 @@ class Job:
     Attributes:
         work: What to make of which data.
         kind: ``throughput``: the first batch, then batches for ``warmup_s`` (and at least
-            ``warmup_steps``) and for ``seconds``.
+            ``warmup_steps``) and for ``seconds`` (and at least ``window_steps``).
             ``rows``: the first ``steps`` batches (after those of ``state``, if given) by digests.
             ``save``: batches up to the last of ``saves``, and after each of these steps the state,
             pickled or not, as the file ``STATE-STEP`` (see `Meter.save`).
@@ -83,6 +83,7 @@ class Job:
     warmup_s: float = 2.0
     warmup_steps: int = 0
     seconds: float = 8.0
+    window_steps: int = 1
     steps: int = 0
     saves: tuple[int, ...] = ()
     state: str | None = None
@@ -179,7 +180,7 @@ class Meter:
         self._digests: dict[str, list[str]] = {"rows": [], "documents": [], "media": []}
         self._steps = 0
         self._samples = self._tokens = 0
-        self._room = 0
+        self._room = self._window_steps = 0
         self._window: tuple[float, float] | None = None  # time and CPU seconds at its begin
 
     def imported(self) -> Job:
@@ -235,7 +236,9 @@ class Meter:
         self._samples += samples
         self._tokens += tokens
         self._room += room
-        if now - self._window[0] < self._job.seconds:
+        self._window_steps += 1
+        short = self._window_steps < self._job.window_steps
+        if short or now - self._window[0] < self._job.seconds:
             return False
         begin, cpu = self._window
         self._reply["steady"] = {

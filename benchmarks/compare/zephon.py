@@ -99,8 +99,9 @@ def pipeline(job: Job) -> Any:
     if job.work == "text":
         made = made.pack_flat(job.sequence_length, algorithm="wrap", tokens_field="input_ids")
     else:
+        bins = 1 if job.work.startswith("video") else BINS  # clips are all of one length
         made = made.pack_sequences(
-            job.sequence_length, num_bins=BINS, algorithm="first_fit", tokens_field="input_ids"
+            job.sequence_length, num_bins=bins, algorithm="first_fit", tokens_field="input_ids"
         )
     if job.work != "text" and job.mode == "processes":
         made = made.add_op("decode", process_many=decode_rows, **traits)
