@@ -126,13 +126,20 @@ class Marker:
             return self._around(text, marks.start, marks.end)
         pieces = _THINKING.split(text) if "think>" in text else [text]
         made: list[str] = []
-        for piece in pieces:
-            if piece in ("<think>", "</think>") or (len(pieces) > 1 and not piece.strip()):
+        open_tags = 0  # since the last text, if it isn't a thought that the one tag ends
+        for at, piece in enumerate(pieces):
+            if at % 2 or (len(pieces) > 1 and not piece.strip()):
                 made.append(piece)
+                open_tags += at % 2
                 continue
-            said: Kind = "reasoning" if made and made[-1] == "<think>" else kind
+            thought = "<think>" in made[-1:] or "</think>" in pieces[at + 1 : at + 2]
+            said: Kind = "reasoning" if thought else kind
             self.spans.append(Span(turn, said, piece.strip(), first and not "".join(made).strip()))
             made.append(self._around(piece, marks.start, marks.end))
+            open_tags = -1 if "</think>" in pieces[at + 1 : at + 2] else 0
+        if open_tags > 0:  # the text ends with tags: they are told by an empty one behind them
+            self.spans.append(Span(turn, kind, "", False))
+            made.insert(-1, marks.start + marks.end)
         return "".join(made)
 
     def cut(self, text: str) -> str:
