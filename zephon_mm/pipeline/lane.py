@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 
 from ..backends import Backend, OrderedMap, Ticket
@@ -35,15 +35,18 @@ Measure = Callable[[Sequence[SampleRef]], Sequence[Measurement | Exception]]
 
 @dataclass(frozen=True, slots=True)
 class LaneSnapshot:
-    """A lane between two sequences, with its live documents: cheap to take, cheap to go on from."""
+    """A lane between two sequences, with its live documents: cheap to take, cheap to go on from.
+
+    It is encoded as it is taken, when its documents are in the CPU's caches and no trainer waits.
+    """
 
     cursor: LaneCursor
     sequencer: SequencerState
+    _encoded: bytes = field(init=False, repr=False, compare=False)
 
-    def encode(self) -> bytes:
-        """The lane's state as a checkpoint holds it."""
+    def __post_init__(self) -> None:
         state = self.sequencer
-        return LaneState(
+        encoded = LaneState(
             lane=self.cursor.lane,
             num_sequences=state.num_sequences,
             draw=self.cursor.draw,
@@ -56,6 +59,11 @@ class LaneSnapshot:
             digest=state.digest,
             ended=state.ended,
         ).encode()
+        object.__setattr__(self, "_encoded", encoded)
+
+    def encode(self) -> bytes:
+        """The lane's state as a checkpoint holds it."""
+        return self._encoded
 
 
 class Lane:
@@ -213,6 +221,7 @@ def _blocks(refs: Iterator[SampleRef], first: Sequence[int] = ()) -> Iterator[li
 
 def live_checksum(pool: Sequence[Piece], rest: Piece | None) -> bytes:
     """16 bytes over the measurements of what waits."""
-    live = [*pool, *([rest] if rest else [])]
-    joined = b"".join([piece.document.digest for piece in live])
-    return hashlib.blake2b(joined, digest_size=16).digest()
+    digests = [piece.document.digest for piece in pool]
+    if rest is not None:
+        digests.append(rest.document.digest)
+    return hashlib.blake2b(b"".join(digests), digest_size=16).digest()

@@ -95,11 +95,12 @@ class LaneState:
         )
         for position, counts in zip(self.positions, self.counts, strict=True):
             out += _SOURCE.pack(position, *counts)
-        documents = [*self.live, *([self.rest] if self.rest else [])]
+        documents = (*self.live, self.rest) if self.rest else self.live
         _put_documents(out, documents, self.positions)
         out += bytes(-(len(out) + _TAIL.size + _CRC.size) % _QUANTUM)
         out += _TAIL.pack(self.checksum, self.digest)
-        return bytes(out + _CRC.pack(zlib.crc32(out)))
+        out += _CRC.pack(zlib.crc32(out))
+        return bytes(out)
 
     @classmethod
     def decode(cls, data: bytes) -> LaneState:
@@ -158,17 +159,18 @@ def _put_documents(
     last = list(positions)
     append = out.append
     for source, position, start, stop, fitted in documents:
-        distance = position - last[source]
+        distance = position - last[source] << 1
         last[source] = position
-        distance = 2 * distance if distance >= 0 else -2 * distance - 1
-        if fitted or source > 63 or distance > 16383:
+        if distance < 0:
+            distance = ~distance
+        if fitted or distance > 16383 or source > 63:
             _put(out, 2 * source + (fitted > 0))
             _put(out, distance)
             if fitted:
                 for value in (start, stop, fitted):
                     _put(out, value)
             continue
-        append(2 * source)  # one byte, and one or two: nearly all of them
+        append(source << 1)  # one byte, and one or two: nearly all of them
         if distance < 128:
             append(distance)
         else:

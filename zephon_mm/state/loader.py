@@ -44,16 +44,17 @@ class LoaderState:
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain data with a checksum."""
+        config = canonical_json(self.identity)
         data: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
             "step": self.step,
             "num_lanes": self.num_lanes,
-            "fingerprint": fingerprint(self.identity),
-            "config": json.loads(canonical_json(self.identity)),
+            "fingerprint": hashlib.sha256(config.encode()).hexdigest(),
+            "config": json.loads(config),
             "changes": json.loads(canonical_json(self.changes)),
             "lanes": {
-                str(lane): base64.b64encode(self.lanes[lane]).decode()
+                str(lane): binascii.b2a_base64(self.lanes[lane], newline=False).decode()
                 for lane in sorted(self.lanes)
             },
         }
