@@ -349,3 +349,7 @@ def test_a_filter_in_yaml_is_checked_by_name() -> None:
     data["sources"][0]["filter"] = {"width": [2, 1]}
     with pytest.raises(ConfigError, match="the least is above the most"):
         DataConfig.from_dict(data)
+    for wrong in (64, [1], [1, 2, 3]):
+        data["sources"][0]["filter"] = {"width": wrong}
+        with pytest.raises(ConfigError, match=r"filter\.width.*must be .least, most."):
+            DataConfig.from_dict(data)

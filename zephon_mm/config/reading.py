@@ -47,6 +47,8 @@ def read(cls: type[_Config], data: Any, at: str) -> _Config:
         for item in error.errors():
             name = (at + ".".join(str(part) for part in item["loc"])).removesuffix(".")
             message = item["msg"].removeprefix("Value error, ")
+            if "filter" in item["loc"] and item["type"] in ("tuple_type", "missing", "too_long"):
+                message = "must be [least, most], null where there is no limit"
             lines.append(f"{name}: {message}" if name else message)
         raise ConfigError("; ".join(lines)) from error
 

@@ -133,9 +133,24 @@ class Sample:
                 return low[len(prefix) + 1 :]
         return None
 
-    def find(self, name: str) -> str | None:
-        """The field that ``name`` means, or the last part of it if it is a path or a URL."""
-        return self.resolve(name) or self.resolve(_base(name))
+    def find(self, names: Iterable[str], what: str) -> dict[str, str | None]:
+        """The field that each name means, or the last part of it if it is a path or a URL.
+
+        Raises SampleError where two paths end in the name of one member: which it is, is a guess.
+        """
+        found: dict[str, str | None] = {}
+        by_base: dict[str, str] = {}
+        for name in dict.fromkeys(names):
+            field = self.resolve(name)
+            if field is None and (field := self.resolve(_base(name))) is not None:
+                other = by_base.setdefault(field, name)
+                if other != name:
+                    raise malformed(
+                        f"{what}: {other[:80]!a} and {name[:80]!a} both end in the name of member "
+                        f"{self.member_name(field)!r}"
+                    )
+            found[name] = field
+        return found
 
     def pictures(self, names: Sequence[str], what: str) -> list[str]:
         """The fields of the pictures that ``names`` mean, in order.
@@ -143,7 +158,8 @@ class Sample:
         Members of those names (or of the base names of their paths and URLs), or where none is
         there the sample's own pictures in order, if they are as many; else SampleError.
         """
-        found = [self.find(name) for name in names]
+        fields = self.find(names, what)
+        found = [fields[name] for name in names]
         own = self.image_fields()
         if not any(found) and len(own) == len(names):
             return list(own)

@@ -317,8 +317,7 @@ def _assign(
             )
         for place, name in zip(open_places, files, strict=True):
             place.name = name
-    names = dict.fromkeys([*files, *(place.name or "" for place in places)])
-    fields = {name: sample.find(name) for name in names}
+    fields = sample.find([*files, *(place.name or "" for place in places)], what)
     own = _own(sample, kind)
     if alone and not any(fields.values()) and len(own) == len(fields):
         fields = dict(zip(fields, own, strict=True))

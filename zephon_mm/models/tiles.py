@@ -72,7 +72,10 @@ def square(size: Mapping[str, Any] | None, default: int, where: ModelFolder) -> 
         return default
     sides = {int(side) for side in size.values()}
     if len(sides) != 1:
-        raise ConfigError(f"{where.folder}: size={dict(size)} is not a square, which tiles are")
+        raise ConfigError(
+            f"{where.folder}: size={dict(size)} is not a square, which tiles are: is it the folder "
+            "of a model of another family?"
+        )
     return sides.pop()
 
 

@@ -1,8 +1,9 @@
 """The usual conversation, of texts alone, of which a template writes each as it is and in order.
 
-It is what `chat` does for all conversations, less what such a one doesn't need: the two renderings
-are compared, the texts found between their marks, and what the template writes around them is cut
-where targets begin and end, once for all conversations. Whatever is not so simple is left to it.
+It is what `chat` does for all conversations, less what such a one doesn't need: what the template
+writes around texts is learnt, by marks, once for each order of roles, and cut where targets begin
+and end. A conversation is rendered once, and must be its texts within that, character by character.
+Whatever is not so simple is left to `chat`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ..sample import Part, TextPart, Turn
 from .chat import ChatTemplate
 
 _OWN, _OTHER = "\ufdd0", "\ufdd1"  # noncharacters, around what is learnt and around the rest
+_WORD = "text"
 _SCAFFOLDS = 256
 
 
@@ -30,6 +32,7 @@ class Conversations:
         self._template = template
         self._foreign = (_OWN, _OTHER, *placeholders.values())
         self._cut = lru_cache(maxsize=_SCAFFOLDS)(self._scaffold)
+        self._around = lru_cache(maxsize=_SCAFFOLDS)(self._learnt_around)
 
     def render(self, turns: Sequence[Turn], tools: str = "") -> tuple[Part, ...]:
         """See `ChatTemplate.render`, which gives the same."""
@@ -46,18 +49,15 @@ class Conversations:
             if text is None:
                 return None
             texts.append(text)
-        roles = [turn.role for turn in turns]
-        marks = [_OWN if turn.loss else _OTHER for turn in turns]
-        shown = [f"{mark}{text}{mark}" for mark, text in zip(marks, texts, strict=True)]
+        roles = tuple(turn.role for turn in turns)
+        around = self._around(roles, tuple(turn.loss for turn in turns))
+        if around is None:
+            return None
         try:
             plain = self._template.write(_messages(roles, texts))
-            marked = self._template.write(_messages(roles, shown))
         except SampleError:
             return None
-        if any(text in plain for text in self._foreign):
-            return None
-        around = _around(marked, texts, marks)
-        if around is None or plain != _woven(around, texts):
+        if plain != _woven(around, texts) or any(text in plain for text in self._foreign):
             return None
         parts: list[Part] = []
         before: bool | None = None
@@ -72,10 +72,25 @@ class Conversations:
             before = after
         return tuple(parts)
 
+    def _learnt_around(self, roles: tuple[str, ...], losses: tuple[bool, ...]) -> list[str] | None:
+        """What the template writes around the texts of turns of these roles.
+
+        It is learnt from texts of no meaning, so that what comes of a conversation does not depend
+        on those before it. None: they don't come as they are and in their turn.
+        """
+        marks = [_OWN if loss else _OTHER for loss in losses]
+        try:
+            marked = self._template.write(_messages(roles, [f"{m}{_WORD}{m}" for m in marks]))
+        except SampleError:
+            return None
+        return _around(marked, [_WORD] * len(marks), marks)
+
     def _text(self, turn: Turn) -> str | None:
         """What a turn says; None if it does more than that, or spells a control token."""
         parts = turn.parts
-        if turn.role == "tool" or turn.reasoning or turn.calls or len(parts) > 1:
+        if turn.role == "tool" or turn.reasoning or turn.calls or turn.name or turn.call_id:
+            return None
+        if len(parts) > 1:
             return None
         if not parts:
             return ""

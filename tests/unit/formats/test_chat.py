@@ -222,6 +222,10 @@ def test_paths_mean_members_of_their_last_part_or_all_in_order() -> None:
     assert fields == ["0.jpg", "1.jpg"]
     for paths in (("x/7.jpg", "x/0.jpg"), ("x/7.jpg",)):  # some are there; not as many
         assert "'x/7.jpg'" in refusal(asked(*paths), "0.jpg", "1.jpg").reason
+    both = refusal(asked("x/a.jpg", "y/a.jpg"), "a.jpg", "b.jpg").reason  # never one for two
+    assert "'x/a.jpg' and 'y/a.jpg' both end in the name of member '000.a.jpg'" in both
+    fields = [part.field for part in run(asked("x/a.jpg", "x/a.jpg"), "a.jpg")[0].parts]  # type: ignore[union-attr]
+    assert fields == ["a.jpg", "a.jpg"]
     named = [
         {"role": "user", "content": [{"type": "image", "image": "file:///x/b.jpg"}]},
         {"role": "assistant", "content": "A cat."},

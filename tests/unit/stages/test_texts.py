@@ -155,3 +155,6 @@ def test_the_usual_is_not_left_to_the_template(
         quick.render(pictured)
     with pytest.raises(AssertionError, match="left"):
         quick.render(turns, '[{"name": "a tool"}]')
+    named = (Turn("user", (TextPart("Who?"),), loss=False, name="Ann"), *turns[1:])
+    with pytest.raises(AssertionError, match="left"):
+        quick.render(named)
