@@ -35,6 +35,9 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_FILES = ["*.json", "*.jinja", "merges.txt", "vocab.txt", "*.model", "*.tiktoken"]
 _MODEL = re.compile(r'"model"\s*:\s*\{')
 _LARGE = 1 << 20  # characters
+_NEITHER = (False, False)
+_SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
+_SPACES += "".join(map(chr, range(0x2000, 0x200B)))  # as Rust; Python's own has four more
 _CONTROL = re.compile(r"<\|[^|<>\s]+\|>")
 
 
@@ -48,6 +51,8 @@ class Tokenizer:
         chat_template: Jinja text, or None.
         eos_id: the token that ends a document or a turn.
         pad_id: what fills a row.
+        strips: of control tokens that take the white space beside them away (Phi-3's), by id:
+            whether what comes before, and what comes after.
     """
 
     one_a_worker = True  # the stages that a worker process runs share it, see `backends.callables`
@@ -65,6 +70,11 @@ class Tokenizer:
         settings = _read_json(self.folder / "tokenizer_config.json")
         self.chat_template = _chat_template(self.folder, settings)
         self._special_names = _special_names(settings)
+        self.strips: dict[int | None, tuple[bool, bool]] = {
+            int(t["id"]): (bool(t.get("lstrip")), bool(t.get("rstrip")))
+            for t in data["added_tokens"]
+            if _is_control(t) and (t.get("lstrip") or t.get("rstrip"))
+        }
         control = [t["content"] for t in data["added_tokens"] if _is_control(t)]
         control.sort(key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, control))) if control else None
@@ -146,9 +156,16 @@ class Tokenizer:
         return [item.ids for item in encoded]
 
     def _encode_template(self, text: str) -> NDArray[np.int32]:
+        cut = self.split_control(text)
+        if self.strips:
+            tokens = [None, *(token for _, token in cut), None]
+            cut = [
+                (self.strip(piece, *beside), token)
+                for (piece, token), *beside in zip(cut, tokens, tokens[2:], strict=False)
+            ]
         pieces = [
             self.encode(piece, special=False) if token is None else _ids([token])
-            for piece, token in self.split_control(text)
+            for piece, token in cut
         ]
         return np.concatenate(pieces) if pieces else _ids([])
 
@@ -193,6 +210,12 @@ class Tokenizer:
         if at < len(text):
             pieces.append((text[at:], None))
         return pieces
+
+    def strip(self, text: str, before: int | None, after: int | None) -> str:
+        """The text without the white space that control tokens beside it take away."""
+        if self.strips.get(before, _NEITHER)[1]:
+            text = text.lstrip(_SPACES)
+        return text.rstrip(_SPACES) if self.strips.get(after, _NEITHER)[0] else text
 
     def encode_offsets(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Token ids as of `encode` with ``special=False``, and their characters, int64 [n, 2]."""

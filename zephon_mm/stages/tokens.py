@@ -154,6 +154,23 @@ def _items(
             elif text:
                 run = _Run(text, loss)
                 items.append(run)
+    return _stripped(items, tokenizer) if tokenizer.strips else items
+
+
+def _stripped(items: list[_Item], tokenizer: Tokenizer) -> list[_Item]:
+    """The items less the white space that control tokens take away; a run may be left empty."""
+    tokens = [None, *(i.token if isinstance(i, _Control) else None for i in items), None]
+    for item, before, after in zip(items, tokens, tokens[2:], strict=False):
+        if isinstance(item, _Run):
+            texts = item.texts
+            for at in range(len(texts)):  # white space of several parts
+                texts[at] = tokenizer.strip(texts[at], before, None)
+                if texts[at]:
+                    break
+            for at in reversed(range(len(texts))):
+                texts[at] = tokenizer.strip(texts[at], None, after)
+                if texts[at]:
+                    break
     return items
 
 

@@ -187,3 +187,34 @@ def test_heads_give_the_loss_that_offsets_give(
     assert run.loss is not None
     assert result.tokens.tolist() == run.ids
     assert result.loss.tolist() == run.loss.tolist()
+
+
+def test_control_tokens_that_take_white_space_away(tmp_path: Path) -> None:
+    """Those of Phi-3 are marked ``rstrip``; a text's own white space goes with the template's."""
+    folder = write_tokenizer(tmp_path, extra=("<|user|>", "<|end|>", "<|left|>"))
+    file = folder / "tokenizer.json"
+    data = json.loads(file.read_text())
+    for token in data["added_tokens"]:
+        token["rstrip"] = token["content"] in ("<|user|>", "<|end|>")
+        token["lstrip"] = token["content"] == "<|left|>"
+    file.write_text(json.dumps(data))
+    tokenizer, hf = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+
+    def part(text: str, loss: bool) -> TextPart:
+        return TextPart(text, loss=loss, special=True)
+
+    blank = " \u00a0\n\u2003"
+    for said in ("Hi", " \n Hi \n", "", "\n", "\x1c Hi", f"{blank}Hi{blank}", "a b"):
+        parts = [part("<|user|>\n", False), part(said, False), part("<|end|>\n", False)]
+        parts += [part("<|im_start|>x\n", False), part(said, True), part("<|end|>", True)]
+        parts += [part(f"{blank}<|user|> ", False), part(said, True), part(" <|left|> b", False)]
+        whole = "".join(p.text for p in parts)
+        want = hf(whole, add_special_tokens=False)["input_ids"]
+        (found,) = encode_documents([parts], tokenizer)
+        assert isinstance(found, Encoded)
+        assert found.tokens.tolist() == want
+        assert tokenizer.encode(whole, special=True).tolist() == want
+        shown = hf.decode(found.tokens[found.loss])
+        assert shown.replace("<|end|>", "|", 1).split("|", 1)[1] == hf.decode(
+            hf("<|user|>" + said + "<|left|>", add_special_tokens=False)["input_ids"][1:-1]
+        )
