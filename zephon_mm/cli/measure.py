@@ -6,6 +6,7 @@ outcomes. The ``mean_tokens`` lines are what ``mixture: tokens`` wants of a sour
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,10 +33,17 @@ BLOCK = 8
 WIDEST = 10_000
 """Columns that the table may take, wider than the terminal or not."""
 
+_REASONS = 5
+_OWN = re.compile(r"(('[^']*'|\d[\d.]*)(, | and )?)+")  # what a reason says of one sample only
+
 
 @dataclass
 class Totals:
-    """What was measured of one source; ``num_tokens`` holds each document's."""
+    """What was measured of one source.
+
+    ``num_tokens``: each document's; ``reasons``: by kind, of samples that gave no document; the
+    first of each kind is in ``examples``, and ``varied`` has the kinds with others.
+    """
 
     samples: int = 0
     num_tokens: list[int] = field(default_factory=list)
@@ -44,12 +52,18 @@ class Totals:
     outcomes: Counter[str] = field(default_factory=Counter)
     media: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+    varied: set[str] = field(default_factory=set)
 
     def add(self, measurement: Measurement) -> None:
         """Count one sample."""
         if not isinstance(measurement, MeasuredDocument):
             self.outcomes[measurement.outcome] += 1
-            self.reasons[f"{measurement.outcome} in {measurement.stage}: {measurement.reason}"] += 1
+            reason = f"{measurement.outcome} in {measurement.stage}: {measurement.reason}"
+            kind = _OWN.sub("…", reason)
+            self.reasons[kind] += 1
+            if self.examples.setdefault(kind, reason) != reason:
+                self.varied.add(kind)
             return
         self.outcomes["delivered"] += 1
         self.num_tokens.append(len(measurement.tokens))
@@ -184,12 +198,19 @@ def details(total: Totals) -> Iterator[str]:
             f"frames {total.media['frames'] / documents:,.1f}, "
             f"patches {total.num_patches / documents:,.0f} a document"
         )
-    for reason, count in total.reasons.most_common(5):
-        yield f"{count:,} × {reason}"
+    reasons = total.reasons.most_common()
+    for kind, count in reasons[:_REASONS]:
+        yield f"{count:,} × {'e.g. ' * (kind in total.varied)}{total.examples[kind]}"
+    rest = [count for _, count in reasons[_REASONS:]]
+    if rest:
+        yield f"{sum(rest):,} × other reasons: execution.reject_log has those of a run"
 
 
 def nothing(name: str, total: Totals) -> str:
     """What to say of a source without a document."""
     looked_at = sum(total.outcomes.values())
-    why = [f"; the commonest reason: {reason}" for reason, _ in total.reasons.most_common(1)]
+    why = [
+        f"; the commonest reason: {total.examples[kind]}"
+        for kind, _ in total.reasons.most_common(1)
+    ]
     return f"{name}: 0 of {looked_at:,} samples looked at give a document{''.join(why)}"

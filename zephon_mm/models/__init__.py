@@ -61,7 +61,7 @@ FAMILIES: dict[str, FamilyClass] = {
 def check_model(name: str) -> None:
     """Raise ConfigError unless there is a family of that name."""
     if name not in FAMILIES:
-        close = difflib.get_close_matches(name, FAMILIES, 1)
+        close = difflib.get_close_matches(name.lower(), FAMILIES, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigError(f"model={name!r} must be one of {', '.join(FAMILIES)}{hint}")
 

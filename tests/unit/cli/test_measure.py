@@ -12,6 +12,8 @@ from typer.testing import CliRunner, Result
 
 from tests.tiny import write_tokenizer
 from zephon_mm.cli.main import app
+from zephon_mm.cli.measure import Totals, details
+from zephon_mm.sample import Rejected, SampleRef
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +83,21 @@ def test_a_source_without_a_document_is_said_and_is_status_1(folder: Path) -> No
     start = "photos: 0 of 8 samples looked at give a document; the commonest reason: quarantined in"
     assert line.startswith(start)
     assert re.search(r"^  text: [\d.]+$", result.stdout, re.MULTILINE)
+    assert re.search(
+        r"^photos: 8 × e\.g\. quarantined in .*'00\d\.png'", result.stdout, re.MULTILINE
+    )
+
+
+def test_reasons_are_told_by_kind_and_none_is_left_out() -> None:
+    total = Totals()
+    refused = [f"no picture 'a{n}.jpg', '{n}.json' at {n}.5 s" for n in range(9)]
+    refused += [*"abcdef", "f"]
+    for reason in refused:
+        total.add(Rejected(SampleRef(0, 0, 0, 0, 0), "a", "k", "quarantined", "format", reason))
+    lines = list(details(total))[1:]
+    assert lines[0] == "9 × e.g. quarantined in format: no picture 'a0.jpg', '0.json' at 0.5 s"
+    assert lines[1] == "2 × quarantined in format: f"
+    assert len(lines) == 6 and lines[-1].startswith("2 × other reasons")
 
 
 def test_it_says_what_auto_took_and_why(folder: Path) -> None:
