@@ -123,15 +123,20 @@ class Sample:
         return SampleError(f"no {wanted}: the sample has {self.describe()}{end}", stage="format")
 
     def resolve(self, name: str) -> str | None:
-        """The field that ``name`` means: a field, or a member's name with or without its folder."""
+        """The field that ``name`` means: a field, or a member's name with or without its folder.
+
+        Raises SampleError where it is the field of one member and the name of another.
+        """
         folder, _, base = self.key.rpartition("/")
         low = name.lower()
-        if low in self.fields:
-            return low
+        field = low if low in self.fields else None
         for prefix in (self.key, base) if folder else (self.key,):
-            if name.startswith(prefix + ".") and low[len(prefix) + 1 :] in self.fields:
-                return low[len(prefix) + 1 :]
-        return None
+            if name.startswith(prefix + ".") and (rest := low[len(prefix) + 1 :]) in self.fields:
+                if field is not None:
+                    names = f"{self.member_name(field)!r} and {self.member_name(rest)!r}"
+                    raise malformed(f"{name[:80]!a} could mean the members {names}")
+                return rest
+        return field
 
     def find(self, names: Iterable[str], what: str) -> dict[str, str | None]:
         """The field that each name means, or the last part of it if it is a path or a URL.

@@ -84,6 +84,6 @@ def build_family(config: DataConfig, tokenizer: Tokenizer) -> ModelFamily:
         if tokenizer.token_id(name) in tokenizer.encode(name, special=False):
             raise ConfigError(
                 f"tokenizer={tokenizer.path!r} makes the control token {name} of text that spells "
-                "it: it must be an added token, not an ordinary one"
+                "it: it must be an added token that tokenizer.json marks special"
             )
     return family

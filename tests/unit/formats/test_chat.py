@@ -224,6 +224,8 @@ def test_paths_mean_members_of_their_last_part_or_all_in_order() -> None:
         assert "'x/7.jpg'" in refusal(asked(*paths), "0.jpg", "1.jpg").reason
     both = refusal(asked("x/a.jpg", "y/a.jpg"), "a.jpg", "b.jpg").reason  # never one for two
     assert "'x/a.jpg' and 'y/a.jpg' both end in the name of member '000.a.jpg'" in both
+    both = refusal(asked("x/000.jpg"), "jpg", "000.jpg").reason
+    assert both == "'000.jpg' could mean the members '000.000.jpg' and '000.jpg'"
     fields = [part.field for part in run(asked("x/a.jpg", "x/a.jpg"), "a.jpg")[0].parts]  # type: ignore[union-attr]
     assert fields == ["a.jpg", "a.jpg"]
     named = [
