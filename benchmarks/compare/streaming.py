@@ -63,6 +63,7 @@ def main() -> None:
         shuffle_seed=job.seed,
         batch_size=DOCUMENTS,
         num_canonical_nodes=job.lanes,
+        allow_unsafe_types=True,  # members by name, which we have pickled ourselves
     )
     loader = streaming.StreamingDataLoader(
         data, batch_size=DOCUMENTS, num_workers=job.workers, collate_fn=tensors
