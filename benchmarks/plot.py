@@ -18,6 +18,7 @@ TITLES = {
     "video_720p": "clips, 720p",
     "interleaved": "interleaved",
 }
+LIMIT = "limits serial"
 OURS, THEIRS = "#c2410c", "#64748b"
 
 
@@ -54,7 +55,8 @@ def title(row: Row) -> str:
 def rates(rows: Iterable[Row]) -> dict[str, dict[str, tuple[float, float, float]]]:
     """Of each work, each contestant's rate per CPU-second ÷ the limit's, in the caller's thread.
 
-    The rate is of tokens for text and of samples for all else. SPDL always has a thread.
+    The rate is of tokens for text and of samples for all else. The limit is the same for all of a
+    work: of pictures the one that resizes by Pillow. SPDL always has a thread.
     """
     found: dict[str, dict[str, tuple[float, float, float]]] = {}
     for row in rows:
@@ -64,8 +66,10 @@ def rates(rows: Iterable[Row]) -> dict[str, dict[str, tuple[float, float, float]
         if row["contestant"].startswith("limits"):
             continue
         name = "tokens_per_cpu_s" if row["work"] == "text" else "samples_per_cpu_s"
-        if name in row["ratios"] and row["against"].startswith("limits"):
-            found.setdefault(title(row), {})[row["contestant"]] = row["ratios"][name]
+        others = row.get("ratios_to", {})
+        ratios = row["ratios"] if row["against"] == LIMIT else others.get(LIMIT, {})
+        if name in ratios:
+            found.setdefault(title(row), {})[row["contestant"]] = ratios[name]
     return found
 
 

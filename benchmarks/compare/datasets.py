@@ -46,7 +46,7 @@ def main() -> None:
     data = data.shuffle(seed=job.seed, buffer_size=BUFFER.get(job.work, 100)).repeat(None)
     data = split_dataset_by_node(data, rank=job.dp_rank, world_size=job.dp_size)
 
-    class Packed(IterableDataset):  # type: ignore[type-arg]
+    class Packed(IterableDataset[Any]):
         """Rows of a worker's share of the data set."""
 
         def __init__(self) -> None:

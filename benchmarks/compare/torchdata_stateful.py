@@ -43,7 +43,7 @@ def main() -> None:
     if len(job.shards) < job.dp_size * max(1, job.workers):
         meter.skip("each worker of each rank needs a shard", version=version)
 
-    class Packed(IterableDataset):  # type: ignore[type-arg]
+    class Packed(IterableDataset[Any]):
         """Rows of a worker's share."""
 
         def __init__(self) -> None:

@@ -41,7 +41,7 @@ def main() -> None:
         job.shards, shardshuffle=100, detshuffle=True, seed=job.seed, nodesplitter=of_rank
     ).map(make)
 
-    class Packed(IterableDataset):  # type: ignore[type-arg]
+    class Packed(IterableDataset[Any]):
         """Batches of a worker's rows, packed over the ends of epochs, as its repeat() is not."""
 
         def __iter__(self) -> Iterator[list[Flat]]:

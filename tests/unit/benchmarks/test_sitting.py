@@ -136,6 +136,7 @@ def test_pictures_take_the_newest_summaries_of_each_work(tmp_path: Path) -> None
     restored: dict[str, Any] = {"suite": "restore", "at_step": 10}
     restored["values"] = {"first_batch_s": [1, 2, 3]}
     other = restored | {"values": {"first_batch_s": [4, 5, 6]}}
+    beside = {"limits serial": {"samples_per_cpu_s": [1.5] * 3}}  # the limit of all in a plot
     lines = [
         line(ratio=0.1),
         line(ratio=0.9),
@@ -143,6 +144,8 @@ def test_pictures_take_the_newest_summaries_of_each_work(tmp_path: Path) -> None
         line(ratio=0.3, quick=True),
         line(ratio=0.7, vocabulary="qwen"),
         line("image_text", ratio=0.8),
+        line("interleaved", ratio=1.2, against="limits:aten serial", ratios_to=beside),
+        line("interleaved", ratio=0.6, contestant="zephon"),
         json.dumps({"row": "run"}),
         line(**restored),
         line("image_text", **other),
@@ -153,6 +156,7 @@ def test_pictures_take_the_newest_summaries_of_each_work(tmp_path: Path) -> None
         "text": {"ours": [0.9] * 3},
         "text, qwen's vocabulary": {"ours": [0.7] * 3},
         "pictures": {"ours": [0.8] * 3},
+        "interleaved": {"ours": [1.5] * 3, "zephon": [0.6] * 3},
     }
     assert restores(rows) == {
         "text": {"ours": [(10, 1, 2, 3)]},
