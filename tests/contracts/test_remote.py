@@ -13,6 +13,7 @@ from tests.unit.shards.servers import Web, serve
 from zephon_mm import DataConfig, ExecutionConfig, Loader, Stop
 from zephon_mm.cli.digest import step_digest
 from zephon_mm.errors import ShardChangedError, StorageError
+from zephon_mm.shards import ShardReader
 from zephon_mm.shards.access import Retry
 
 STEPS = 3
@@ -86,6 +87,42 @@ def test_equal_batches_whatever_the_network_does(
     if cached:  # all that it needs is here now
         assert digests(moved(few, web), execution) == local
         assert len(web.of_shards()) == asked
+
+
+@pytest.mark.parametrize(("backend", "told"), [("threads", True), ("processes", False)])
+def test_blocks_are_announced_before_they_are_measured(
+    few: DataConfig,
+    web: Web,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    told: bool,
+) -> None:
+    expect, gather = ShardReader.expect_samples, ShardReader.gather
+    expected: list[object] = []
+    unknown: list[object] = []
+
+    def expecting(self: ShardReader, samples: list[tuple[int, int, int]]) -> None:
+        expected.append(list(samples))
+        expect(self, samples)
+
+    def gathering(self: ShardReader, samples: list[tuple[int, int, int]]) -> None:
+        unknown.extend([] if list(samples) in expected else [samples])
+        gather(self, samples)
+
+    monkeypatch.setattr(ShardReader, "expect_samples", expecting)
+    monkeypatch.setattr(ShardReader, "gather", gathering)
+    execution = ExecutionConfig(backend=backend, workers=2, cache_dir=str(tmp_path / "cache"))  # type: ignore[arg-type]
+    with Loader(moved(few, web), execution) as loader:
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+    assert bool(expected) == told
+    with Loader(moved(few, web), execution) as loader:
+        loader.load_state_dict(state)
+        next(iter(loader))
+    assert expected  # whatever the backend, threads measure again what waited
+    assert not told or not unknown
 
 
 def test_an_outage_is_raised_in_its_place_and_the_run_goes_on_after_it(

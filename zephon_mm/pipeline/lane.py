@@ -80,6 +80,7 @@ class Lane:
         on_rejected: called for every sample that gives no document, in order.
         name: a sample's shard and key, for errors.
         window: blocks measured ahead.
+        announce: told of each block as it is submitted.
     """
 
     def __init__(
@@ -95,8 +96,10 @@ class Lane:
         on_rejected: Callable[[Rejected], None] = lambda rejected: None,
         name: Callable[[SampleRef], tuple[str, str]] = lambda ref: ("a sample", str(ref)),
         window: int = 1,
+        announce: Callable[[Sequence[SampleRef]], None] = lambda refs: None,
     ) -> None:
         self._name = name
+        self._announce = announce
         self.number = number
         self._config = config
         self._plan = plan
@@ -153,7 +156,10 @@ class Lane:
     ) -> tuple[list[SampleRef], list[Ticket[Sequence[Measurement | Exception]]]]:
         """Find draws, given as (source, position), again, and begin to measure them."""
         refs = [self._plan.ref(self.number, *draw) for draw in draws]
-        return refs, [self._backend.submit(self._measure, b) for b in _blocks(iter(refs))]
+        blocks = list(_blocks(iter(refs)))
+        for block in blocks:
+            self._announce(block)
+        return refs, [self._backend.submit(self._measure, block) for block in blocks]
 
     @property
     def sequencer(self) -> Sequencer:
@@ -199,6 +205,7 @@ class Lane:
     def _noted(self, blocks: Iterator[list[SampleRef]]) -> Iterator[list[SampleRef]]:
         for block in blocks:
             self._asked.append(block)
+            self._announce(block)
             yield block
 
 

@@ -32,6 +32,9 @@ Progress = Callable[[str, ShardDone], None]
 MAX_AHEAD_BYTES = 128 << 20
 """Of remote shards, fetched before they are read; less where the memory budget is small."""
 
+_HERE = ("serial", "threads")
+"""Backends that read in this process, which can fetch remote bytes ahead of them."""
+
 END_TOKENS = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "</s>")
 
 
@@ -65,6 +68,7 @@ class Run:
         on_rejected: Callable[[Rejected], None] = lambda rejected: None,
     ) -> Lane:
         """A lane at the start of its row."""
+        here = backend.name in _HERE
         return Lane(
             number,
             config=self.config,
@@ -76,6 +80,7 @@ class Run:
             on_rejected=on_rejected,
             name=self._name,
             window=window,
+            announce=self.measure.announce if here else lambda refs: None,
         )
 
     def collate(
@@ -206,7 +211,7 @@ def open_run(
             family,
             decoder=decoder,
             image_decoder=execution.image_decoder,
-            announce=execution.backend in ("serial", "threads"),
+            announce=execution.backend in _HERE,
             device=device,
         ),
         device=device,

@@ -3,6 +3,8 @@
 `Neighbours` is for measuring, which reads the small members of many samples. Chunks are runs of
 neighbouring samples, so one request takes the small members of the samples around too, as far as
 the gaps between them (pictures, say) are small. What is not small is read over and let go.
+`Background` does that for blocks of samples that are not measured yet, so that workers need not
+wait for it.
 
 `Expected` is for decoding, which reads one large member after another. As a decoding task is
 submitted, its bytes are put on a list; some threads fetch what is on it, in order and within a
@@ -14,6 +16,7 @@ are retried and raised. Neither is used in a forked child.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -156,6 +159,50 @@ class Neighbours:
             self._span_of.pop((*span.shard, place), None)
         self._bytes -= sum(map(len, left.values()))
         return len(left)
+
+
+class Background:
+    """Does calls in a few threads, which live while there are any. Thread-safe.
+
+    A call must not raise; what it raises nevertheless is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._left: deque[Callable[[], None]] = deque()
+        self._threads = 0
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Do it soon; nothing is done in a forked child, or while very many calls wait."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if len(self._left) >= _MAX_LISTED:
+                return
+            self._left.append(work)
+            if self._threads >= _THREADS:
+                return
+            self._threads += 1
+        if not _start(threading.Thread(target=self._run, name="zephon_mm-ahead", daemon=True)):
+            with self._lock:
+                self._threads -= 1
+
+    def clear(self) -> None:
+        """Forget what is not begun."""
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._left.clear()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._left:
+                    self._threads -= 1
+                    return
+                work = self._left.popleft()
+            with contextlib.suppress(Exception):
+                work()
 
 
 def span_around(index: ShardIndex, shard: Shard, sample: int, alone: bool) -> list[Span]:

@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from ..errors import ShardChangedError, ZephonError
 from .access import Access, ObjectStat, Retry, is_remote
-from .ahead import Expected, Neighbours
+from .ahead import Background, Expected, Neighbours
 from .index import Data, Member
 from .manifest import Manifest
 from .sidecar import ShardIndex, load_index
@@ -182,6 +182,7 @@ class ShardReader:
         self._members: dict[tuple[int, int, int], Member] = {}  # asked for a few times in a row
         self._neighbours = Neighbours(self._fetch, max_ahead_bytes // 2)
         self._expected = Expected(self._fetch, max_ahead_bytes // 2)
+        self._background = Background()
         self._ahead = max_ahead_bytes > 0
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -254,6 +255,12 @@ class ShardReader:
         if wanted:
             self._neighbours.gather(wanted)
 
+    def expect_samples(self, samples: Sequence[tuple[int, int, int]]) -> None:
+        """Begin to `gather` samples that this process will ask for soon."""
+        wanted = [place for place in samples if self._ahead and is_remote(self.url(*place[:2]))]
+        if wanted:
+            self._background.begin(lambda: self.gather(wanted))
+
     def expect(self, source: int, shard: int, position: int) -> None:
         """Begin to fetch a member of a remote shard that this process will read soon."""
         if self._ahead and is_remote(self.url(source, shard)):
@@ -274,6 +281,7 @@ class ShardReader:
     def close(self) -> None:
         """Let go of everything; a later read opens it again."""
         self._members.clear()
+        self._background.clear()
         self._neighbours.clear()
         self._expected.clear()
         self._shards.clear()

@@ -126,6 +126,10 @@ class Measurer:
         """See `ShardReader.add_counts`."""
         self.reader.add_counts(counts)
 
+    def announce(self, refs: Sequence[SampleRef]) -> None:
+        """These are measured soon, in this process: bytes of remote shards are fetched now."""
+        self.reader.expect_samples([(ref.source, ref.shard, ref.sample) for ref in refs])
+
     def __call__(self, refs: Sequence[SampleRef]) -> list[Measurement | Exception]:
         """A result for each reference, in order."""
         self.reader.gather([(ref.source, ref.shard, ref.sample) for ref in refs])

@@ -46,6 +46,7 @@ class Web:
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+    wbufsize = -1  # an answer's head and body go out together
     web: Web
 
     def log_message(self, format: str, *args: object) -> None:
@@ -78,8 +79,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_file(path, body, fault)
 
     def send_file(self, path: Path, body: bool, fault: str | None) -> None:
-        data, seen = path.read_bytes(), path.stat()
-        start, stop, size = 0, len(data), len(data)
+        seen = path.stat()
+        start, stop, size = 0, seen.st_size, seen.st_size
         asked = self.headers.get("Range") if self.web.ranges else None
         if asked is not None:
             first, _, last = asked.removeprefix("bytes=").partition("-")
@@ -99,7 +100,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if not body:
             return
-        part = bytearray(data[start:stop])
+        with path.open("rb") as file:
+            file.seek(start)
+            part = bytearray(file.read(stop - start))
         if fault == "wrong":
             part[len(part) // 2] ^= 4
         if fault in ("cut", "stalled"):
@@ -112,12 +115,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(part)
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # of five, more connections at once would wait a second
+
+
 @contextmanager
 def serve(folder: Path) -> Iterator[Web]:
     """Serve a folder until the block ends."""
     handler = type("Handler", (_Handler,), {})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), handler)
     web = Web(f"http://127.0.0.1:{server.server_port}", folder)
     handler.web = web
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from zephon_mm.shards.ahead import Expected, Neighbours
+from zephon_mm.shards.ahead import Background, Expected, Neighbours
 from zephon_mm.shards.index import Member, build_index
 from zephon_mm.shards.sidecar import ShardIndex, write_sidecar
 
@@ -119,3 +119,30 @@ def test_a_failure_ends_fetching_ahead_until_more_is_expected(
     expected.expect(*places[0])
     assert in_time(lambda: expected.take(places[0][0])) == stored(data, places[0][1])
     assert caplog.text.count("fetching ahead failed") == 1
+
+
+@pytest.mark.parametrize("most", [1, 8])
+def test_calls_in_the_background_are_all_done(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr("zephon_mm.shards.ahead._THREADS", most)
+    background, go, done = Background(), threading.Event(), []
+
+    def work(number: int) -> None:
+        go.wait(20)
+        done.append(number)
+        if number % 3 == 0:
+            raise OSError("reset")
+
+    for number in range(30):
+        background.begin(lambda number=number: work(number))
+    alive = [thread for thread in threading.enumerate() if thread.name == "zephon_mm-ahead"]
+    assert len(alive) == most
+    go.set()
+    ended()
+    assert sorted(done) == list(range(30)) and background._threads == 0
+    go.clear()
+    for number in range(20):
+        background.begin(lambda number=number: work(number))
+    background.clear()
+    go.set()
+    ended()
+    assert len(done) <= 30 + most

@@ -268,6 +268,25 @@ def test_small_members_come_with_their_neighbours(web: Web, tmp_path: Path) -> N
     assert len(web.of_shards()) == 3
 
 
+def test_expected_samples_are_there_when_they_are_gathered(web: Web, tmp_path: Path) -> None:
+    manifest = opened(web, tmp_path, shards="0")
+    reader = ShardReader([manifest], cache_dir=str(tmp_path), access=FAST)
+    web.requests.clear()
+    reader.expect_samples([(0, 0, 5), (0, 0, 6)])
+    reader.expect_samples([(0, 0, 7)])
+    for thread in threading.enumerate():
+        if thread.name == "zephon_mm-ahead":
+            thread.join(20)
+    assert len(web.of_shards()) == 1
+    reader.gather([(0, 0, 5), (0, 0, 7)])
+    position = reader.index(0, 0).members(6)["json"]
+    assert bytes(reader.read(0, 0, position)) == bytes(local(web).read(0, 0, position))
+    assert len(web.of_shards()) == 1
+    web.forever = "503"
+    reader.expect_samples([(0, 0, 0)])  # what fails there is met where it is read
+    local(web).expect_samples([(0, 0, 0)])  # nothing to do
+
+
 def test_neighbours_that_go_unused_are_fetched_no_more(web: Web, tmp_path: Path) -> None:
     manifest = opened(web, tmp_path, shards="{0..1}")
     reader = ShardReader([manifest], cache_dir=str(tmp_path), access=FAST, max_ahead_bytes=2)
@@ -308,6 +327,7 @@ def test_expected_members_are_on_their_way(web: Web, tmp_path: Path) -> None:
 
 def _read_in_child(reader: ShardReader, out: object) -> None:
     try:
+        reader.expect_samples([(0, 0, 1)])
         reader.gather([(0, 0, 1)])
         reader.expect(0, 0, 1)
         result = repr(bytes(reader.read(0, 0, 1)))
