@@ -6,8 +6,9 @@ Limits: 1.08 for plain text, 1.2 for conversations with loss masks, where the ba
 what the chat template wrote.
 
 The bare tokenizer is the package ``tokenizers``, called in its cheapest way (``encode_batch_fast``
-in blocks as long as the loader's, and the ids as an array). A round is one epoch of the loader and
-one pass of the tokenizer over its texts, in turns the one or the other first; a row gives median,
+of one text at a time, which no thread of its own takes part in, and the ids as an array). A round
+is one epoch of the loader and one pass of the tokenizer over its texts, in turns of some rows, so
+that both see the machine at the same speed; a row gives median,
 p20 and p80 of the rounds' ratios. Opening the loader (tokenizer, index, plan) is not in them:
 ``open_ms`` is its CPU time, once modules are imported. Texts have the lengths of
 ``data/mixed_lengths.json`` (at most ``--longest`` words), conversations two to eight turns of 5 to
@@ -23,11 +24,12 @@ import platform
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import webdataset as wds
@@ -39,9 +41,10 @@ from zephon_mm.demo.tokenizer import CHAT_TEMPLATE, build_tokenizer, trained_tok
 
 RESULTS = Path(__file__).with_name("results") / "text.jsonl"
 LENGTHS = Path(__file__).with_name("data") / "mixed_lengths.json"
-BLOCK = 8
+TURN_ROWS, TURN_TEXTS = 50, 400  # a second: changing over costs nothing beside it
 LIMITS = {"text": 1.08, "chat": 1.2}
 Chat = list[dict[str, str]]
+T = TypeVar("T")
 
 
 class Words:
@@ -88,43 +91,64 @@ def rendered(chat: Chat) -> str:
     return "".join(f"<|im_start|>{t['role']}\n{t['content']}<|im_end|>\n" for t in chat)
 
 
-def bare_seconds(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[float, int, float]:
-    """CPU seconds of the tokenizer alone, its tokens, and 0 seconds before it."""
-    tokens = 0
-    start = time.process_time()
-    for at in range(0, len(texts), BLOCK):
-        for item in tokenizer.encode_batch_fast(texts[at : at + BLOCK], add_special_tokens=False):
+def bare_turns(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[int]:
+    """The tokens of some texts after another, made by the tokenizer alone."""
+    for block in batched(texts, TURN_TEXTS):
+        tokens = 0
+        for text in block:
+            (item,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
             tokens += len(np.array(item.ids, np.int32))
-    return time.process_time() - start, tokens, 0.0
+        yield tokens
 
 
-def loader_seconds(config: DataConfig) -> tuple[float, int, float]:
-    """CPU seconds of one epoch of the loader, its tokens, and the seconds of opening it before."""
-    tokens = 0
+def loader_turns(loader: Loader) -> Iterator[int]:
+    """The tokens of some rows after another, made by a loader."""
+    for block in batched(loader, TURN_ROWS):
+        yield sum(d.stop - d.start for batch in block for row in batch.documents for d in row)
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items, so many at a time."""
+    source = iter(items)
+    while block := list(islice(source, size)):
+        yield block
+
+
+def one_round(
+    config: DataConfig, tokenizer: Tokenizer, texts: Sequence[str], first: int
+) -> tuple[list[float], list[int], float]:
+    """CPU seconds and tokens of the loader and of the tokenizer; seconds of opening the loader.
+
+    ``first``: whose turn comes first, 0 or 1.
+    """
+    seconds, tokens = [0.0, 0.0], [0, 0]
     begun = time.process_time()
     with Loader(config, ExecutionConfig(backend="serial", workers=1)) as loader:
-        start = time.process_time()
-        for batch in loader:
-            tokens += sum(d.stop - d.start for row in batch.documents for d in row)
-        return time.process_time() - start, tokens, start - begun
+        opened = time.process_time() - begun
+        turns = {0: loader_turns(loader), 1: bare_turns(tokenizer, texts)}
+        order = [first, 1 - first]
+        while turns:
+            for side in [side for side in order if side in turns]:
+                start = time.process_time()
+                made = next(turns[side], None)
+                seconds[side] += time.process_time() - start
+                if made is None:
+                    del turns[side]
+                else:
+                    tokens[side] += made
+    return seconds, tokens, opened
 
 
 def compare(config: DataConfig, texts: Sequence[str], rounds: int) -> dict[str, Any]:
     """The row of one kind of sample and one vocabulary."""
     tokenizer = Tokenizer.from_file(str(Path(config.tokenizer) / "tokenizer.json"))
-    sides: list[Callable[[], tuple[float, int, float]]] = [
-        lambda: loader_seconds(config),
-        lambda: bare_seconds(tokenizer, texts),
-    ]
-    for side in sides:
-        side()  # warm
+    one_round(config, tokenizer, texts, 0)  # warm
     rows, opened = [], []
     for number in range(rounds):
-        order = (0, 1) if number % 2 == 0 else (1, 0)
-        measured = {at: sides[at]() for at in order}
-        rows.append((measured[0][0], measured[1][0]))
-        opened.append(measured[0][2])
-    ours, theirs = measured[0][1], measured[1][1]
+        seconds, tokens, opening = one_round(config, tokenizer, texts, number % 2)
+        rows.append(seconds)
+        opened.append(opening)
+    ours, theirs = tokens
     p20, median, p80 = np.quantile([a / b for a, b in rows], (0.2, 0.5, 0.8))
     return {
         "ratio": round(float(median), 4),

@@ -114,7 +114,7 @@ def collate(
         video_grids=_grids(videos),
         extras={name: torch.from_numpy(value) for name, value in extras.items()},
         documents=tuple(documents),
-        num_target_tokens=int((arrays.labels != IGNORE).sum()),
+        num_target_tokens=int(np.count_nonzero(arrays.labels != IGNORE)),
         family=family,
     )
 
@@ -158,7 +158,7 @@ def _fill_row(
         media = piece.media
         tokens = piece.document.tokens[piece.start : piece.stop]
         arrays.ids[number, at:end] = tokens
-        arrays.labels[number, at:end] = _labels(piece, media)
+        _fill_labels(arrays.labels[number, at:end], piece, media)
         arrays.seq_idx[number, at:end] = index
         arrays.positions[0, number, at:end] = np.arange(end - at)
         arrays.positions[1:, number, at:end] = family.positions(tokens, media)
@@ -172,16 +172,15 @@ def _fill_row(
     return tuple(spans), lengths
 
 
-def _labels(piece: PackedPiece, media: Sequence[MediaSpan]) -> NDArray[np.int64]:
-    """Labels of a piece, int64 [n]: its tokens where they train, else −100."""
-    tokens = piece.document.tokens[piece.start : piece.stop]
+def _fill_labels(labels: NDArray[np.int64], piece: PackedPiece, media: Sequence[MediaSpan]) -> None:
+    """Write a piece's tokens into ``labels`` where they train; the rest stays −100."""
     if piece.damaged:
-        return np.full(len(tokens), IGNORE, np.int64)
-    trains = piece.document.loss[piece.start : piece.stop].copy()
-    trains[:1] = False
+        return
+    part = slice(piece.start, piece.stop)
+    np.copyto(labels, piece.document.tokens[part], where=piece.document.loss[part])
+    labels[:1] = IGNORE
     for span in media:
-        trains[span.start : span.stop] = False
-    return np.where(trains, tokens, IGNORE).astype(np.int64)
+        labels[span.start : span.stop] = IGNORE
 
 
 def _document_span(
@@ -203,7 +202,8 @@ def _document_span(
 
 
 def _grids(media: Sequence[MediaSpan]) -> torch.Tensor:
-    return torch.tensor([span.grid for span in media], dtype=torch.int64).reshape(-1, 3)
+    grids = np.array([span.grid for span in media], np.int64)
+    return torch.from_numpy(grids.reshape(-1, 3))
 
 
 def _join(patches: Sequence[Patches], media: Sequence[MediaSpan], columns: int) -> torch.Tensor:

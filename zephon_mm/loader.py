@@ -33,6 +33,7 @@ from .pipeline import (
     Report,
     Restored,
     Step,
+    block_of,
     loader_stats,
     no_documents,
     on_device,
@@ -342,12 +343,12 @@ class Loader(Checkpoints):
         threads = self.execution.backend != "serial"
         workers = self.execution.workers or default_workers()
         window = 1 + 2 * workers // len(self._lanes) if threads else 1
+        block = block_of(len(self._lanes))
         first, snapshots = self._ring[-1]
         lanes = []
         for number, snapshot in zip(self._lanes, snapshots, strict=True):
-            lane = self._run.lane(
-                number, backend, window=window, on_rejected=self._on_rejected(number)
-            )
+            told = self._on_rejected(number)
+            lane = self._run.lane(number, backend, window=window, block=block, on_rejected=told)
             lane.resume(snapshot)
             lanes.append(lane)
         steps = RankSteps(

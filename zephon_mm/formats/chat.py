@@ -85,6 +85,19 @@ class _Medium:
         return VideoPart(self.field, self.start, self.end)
 
 
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A turn whose media have no field yet; ``fields``: what more is known of it."""
+
+    role: str
+    items: list[TextPart | _Medium]
+    fields: dict[str, Any]
+
+    def turn(self) -> Turn:
+        parts = tuple(i.part() if isinstance(i, _Medium) else i for i in self.items)
+        return Turn(self.role, parts, self.role == "assistant", **self.fields)
+
+
 def chat(sample: Sample, options: FormatOptions) -> Document:
     """A document of turns. No assistant turn with text or a call: filtered."""
     field = options.string("json_field") or "json"
@@ -97,10 +110,10 @@ def chat(sample: Sample, options: FormatOptions) -> Document:
 
 def with_targets(document: Document, what: str) -> Document:
     """The document, unless no assistant turn of it has text or a call: then it is filtered."""
-    learnt = [turn for turn in document.turns if turn.loss]
-    if not any(turn.calls or has_text(turn.parts) for turn in learnt):
-        raise no_text(f"{what}: no assistant turn has text")
-    return document
+    for turn in document.turns:
+        if turn.loss and (turn.calls or has_text(turn.parts)):
+            return document
+    raise no_text(f"{what}: no assistant turn has text")
 
 
 def read_turns(
@@ -121,9 +134,10 @@ def read_turns(
         _usual(said, what, at) or _turn(said, f"{what}[{at}]") for at, said in enumerate(messages)
     ]
     system = checked_text(head.get("system"), f"{what}: 'system'")
-    if system and not (turns and turns[0][0]["role"] == "system"):
-        turns.insert(0, ({"role": "system", "loss": False}, [TextPart(system)]))
-    media = [item for _, items in turns for item in items if isinstance(item, _Medium)]
+    if system and not (turns and turns[0].role == "system"):
+        turns.insert(0, Turn("system", (TextPart(system),), False))
+    drafts = [turn for turn in turns if isinstance(turn, _Draft)]
+    media = [item for draft in drafts for item in draft.items if isinstance(item, _Medium)]
     files = {kind: _files(sample, head, kind, alone) for kind in _KINDS}
     if not files["image"] and all((m.kind, m.name) == ("image", None) for m in media):
         if len(media) == len(files["video"]):  # LLaVA's clips have the marker <image>, too
@@ -131,11 +145,9 @@ def read_turns(
                 medium.kind = "video"
     for kind in _KINDS:
         places = [place for place in media if place.kind == kind]
-        _assign(sample, kind, places, files[kind], alone, what)
-    return tuple(
-        Turn(parts=tuple(i.part() if isinstance(i, _Medium) else i for i in items), **fields)
-        for fields, items in turns
-    )
+        if places or files[kind]:
+            _assign(sample, kind, places, files[kind], alone, what)
+    return tuple([turn.turn() if isinstance(turn, _Draft) else turn for turn in turns])
 
 
 def exchange(
@@ -168,9 +180,7 @@ def _messages(data: Any, what: str, key: str | None) -> tuple[list[Any], str]:
     raise malformed(f"{what}: no key {' or '.join(map(repr, wanted))} with the list of messages")
 
 
-def _usual(
-    message: Any, what: str, at: int
-) -> tuple[dict[str, Any], list[TextPart | _Medium]] | None:
+def _usual(message: Any, what: str, at: int) -> Turn | None:
     """A message of a role and a text without markers, as `_turn` reads it; None: it is more."""
     if not isinstance(message, dict) or len(message) != 2:
         return None
@@ -182,11 +192,11 @@ def _usual(
         return None
     if not text.isascii():
         checked_text(text, f"{what}[{at}] content")
-    return {"role": role, "loss": role == "assistant"}, [TextPart(text)] if text else []
+    return Turn(role, (TextPart(text),) if text else (), role == "assistant")
 
 
-def _turn(value: Any, what: str) -> tuple[dict[str, Any], list[TextPart | _Medium]]:
-    """A message as fields of its turn, and its parts, whose media have no field yet."""
+def _turn(value: Any, what: str) -> _Draft:
+    """A message, whose media have no field yet."""
     message = checked_object(value, what)
     said = message["role"] if "role" in message else message.get("from")
     role = _ROLES.get(said) if isinstance(said, str) else None
@@ -203,15 +213,17 @@ def _turn(value: Any, what: str) -> tuple[dict[str, Any], list[TextPart | _Mediu
     if role != "assistant" and (calls or reasoning):
         extra = "calls" if calls else "reasoning"
         raise malformed(f"{what}: {extra} in a turn of role {said!r}, expected the assistant's")
-    fields: dict[str, Any] = {"role": role, "loss": role == "assistant"}
+    fields: dict[str, Any] = {}
     if role == "assistant":
         fields |= {"reasoning": reasoning, "calls": calls}
     elif role == "tool":
         identity = checked_text(message.get("tool_call_id"), f"{what} 'tool_call_id'")
         fields |= {"call_id": identity, "name": checked_text(message.get("name"), f"{what} 'name'")}
     if isinstance(content, list):
-        return fields, [_content(item, f"{what} content[{at}]") for at, item in enumerate(content)]
-    return fields, _marked(checked_text(content, f"{what} content"), what)
+        items = [_content(item, f"{what} content[{at}]") for at, item in enumerate(content)]
+    else:
+        items = _marked(checked_text(content, f"{what} content"), what)
+    return _Draft(role, items, fields)
 
 
 def _marked(text: str, what: str) -> list[TextPart | _Medium]:

@@ -1,7 +1,7 @@
 """From plan to batches: a lane's documents, a rank's steps, and the length of a finite run."""
 
 from .count import count_steps
-from .lane import Lane, LaneSnapshot, Measure, arrival_capacity
+from .lane import Lane, LaneSnapshot, Measure, arrival_capacity, block_of
 from .length import no_documents, run_length
 from .report import Report
 from .revival import Restored, Revival
@@ -22,6 +22,7 @@ __all__ = [
     "Run",
     "Step",
     "arrival_capacity",
+    "block_of",
     "count_steps",
     "lane_rows",
     "loader_stats",

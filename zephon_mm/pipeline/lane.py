@@ -27,7 +27,13 @@ BLOCKS = (8, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 4, 4)
 that it does not need."""
 
 BLOCK = 8
-"""The same, for all further tasks."""
+"""The same, of a rank with many lanes, and where what waited is measured again."""
+
+LONG_BLOCK = 32
+"""The same, of a rank with few lanes, reached by way of a few tasks in between: the tokenizer finds
+its tables in the CPU's caches for longer."""
+
+_BETWEEN = (8, 8, 16, 16)
 
 Measure = Callable[[Sequence[SampleRef]], Sequence[Measurement | Exception]]
 """Measures references in order; a failure of the world stands at its place as an exception."""
@@ -80,6 +86,7 @@ class Lane:
         on_rejected: called for every sample that gives no document, in order.
         name: a sample's shard and key, for errors.
         window: blocks measured ahead.
+        block: draws that a task measures, once the lane has been going for a while.
         announce: told of each block as it is submitted.
     """
 
@@ -96,6 +103,7 @@ class Lane:
         on_rejected: Callable[[Rejected], None] = lambda rejected: None,
         name: Callable[[SampleRef], tuple[str, str]] = lambda ref: ("a sample", str(ref)),
         window: int = 1,
+        block: int = BLOCK,
         announce: Callable[[Sequence[SampleRef]], None] = lambda refs: None,
     ) -> None:
         self._name = name
@@ -106,6 +114,7 @@ class Lane:
         self._measure = measure
         self._backend = backend
         self._window = window
+        self._sizes = (*BLOCKS, *(min(size, block) for size in _BETWEEN)), block
         self._cursor = plan.cursor(number)
         self._stream: OrderedMap[list[SampleRef], Sequence[Measurement | Exception]] | None = None
         self._asked: deque[list[SampleRef]] = deque()
@@ -129,7 +138,7 @@ class Lane:
             self._stream = OrderedMap(
                 self._backend,
                 self._measure,
-                self._noted(_blocks(refs, BLOCKS)),
+                self._noted(_blocks(refs, *self._sizes)),
                 window=self._window,
                 label="measure",
             )
@@ -218,9 +227,16 @@ def arrival_capacity(config: DataConfig, step: int) -> int:
     return schedule_min(config.sequence_length, step, step + -(-MAX_WAIT // per_step))
 
 
-def _blocks(refs: Iterator[SampleRef], first: Sequence[int] = ()) -> Iterator[list[SampleRef]]:
-    for size in chain(first, repeat(BLOCK)):
-        block = list(islice(refs, size))
+def block_of(num_lanes: int) -> int:
+    """Draws that a task measures, of a rank with so many lanes."""
+    return max(BLOCK, min(LONG_BLOCK, 128 // num_lanes))
+
+
+def _blocks(
+    refs: Iterator[SampleRef], first: Sequence[int] = (), size: int = BLOCK
+) -> Iterator[list[SampleRef]]:
+    for length in chain(first, repeat(size)):
+        block = list(islice(refs, length))
         if not block:
             return
         yield block

@@ -22,7 +22,7 @@ from ..stages.materialise import Materialiser
 from ..stages.measure import Measurer
 from ..state import Identity, identity
 from .auto import resolve_formats
-from .lane import Lane
+from .lane import LONG_BLOCK, Lane
 from .progress import Bar
 
 _log = logging.getLogger("zephon_mm")
@@ -65,6 +65,7 @@ class Run:
         backend: Backend,
         *,
         window: int = 1,
+        block: int = LONG_BLOCK,
         on_rejected: Callable[[Rejected], None] = lambda rejected: None,
     ) -> Lane:
         """A lane at the start of its row."""
@@ -80,6 +81,7 @@ class Run:
             on_rejected=on_rejected,
             name=self._name,
             window=window,
+            block=block,
             announce=self.measure.announce if here else lambda refs: None,
         )
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
+
 from .. import rng
 from ..config import DataConfig
 from ..errors import ConfigError, MediaError, SampleError, ZephonError
@@ -355,7 +357,7 @@ def _finish(draft: _Draft, encoded: Encoded | SampleError) -> Measurement:
     """Put the media where their blocks are, or reject a document without a target token."""
     if isinstance(encoded, SampleError):
         return _rejected(draft.ref, draft.shard, draft.key, encoded)
-    if not encoded.loss[1:].any():
+    if not np.count_nonzero(encoded.loss[1:]):
         reason = f"none of its {len(encoded.tokens)} tokens is a target"
         return Rejected(draft.ref, draft.shard, draft.key, "filtered", "tokenise", reason)
     media = tuple(

@@ -196,36 +196,33 @@ def _use_offsets(run: _Run, tokenizer: Tokenizer) -> None:
 
 
 def _join(items: Sequence[_Item]) -> Encoded:
-    tokens: list[Tokens] = []
-    pending: list[int] = []  # ids since the last block
-    targets: list[tuple[int, int]] = []
-    masks: list[tuple[int, Mask]] = []
+    total = sum(_length(item) for item in items)
+    tokens = np.empty(total, np.int32)
+    loss = np.zeros(total, np.bool_)
     blocks: list[tuple[int, int]] = []
     at = 0
     for item in items:
-        start = at
         if isinstance(item, _Control):
-            pending.append(item.token)
+            tokens[at] = item.token
+            loss[at] = item.loss
             at += 1
-            if item.loss:
-                targets.append((start, at))
-        elif isinstance(item, Block):
-            tokens += [np.array(pending, np.int32), item.tokens]
-            pending = []
+            continue
+        start = at
+        if isinstance(item, Block):
             at += len(item.tokens)
+            tokens[start:at] = item.tokens
             blocks.append((start, at))
+            continue
+        at += len(item.ids)
+        tokens[start:at] = item.ids
+        if item.loss is None:
+            loss[start + item.first : at] = True
         else:
-            pending += item.ids
-            at += len(item.ids)
-            if item.loss is not None:
-                masks.append((start, item.loss))
-            elif start + item.first < at:
-                targets.append((start + item.first, at))
-    tokens.append(np.array(pending, np.int32))
-    joined = tokens[0] if len(tokens) == 1 else np.concatenate(tokens)
-    loss = np.zeros(at, np.bool_)
-    for start, stop in targets:
-        loss[start:stop] = True
-    for start, mask in masks:
-        loss[start : start + len(mask)] = mask
-    return Encoded(joined.astype(np.int32, copy=False), loss, tuple(blocks))
+            loss[start:at] = item.loss
+    return Encoded(tokens, loss, tuple(blocks))
+
+
+def _length(item: _Item) -> int:
+    if isinstance(item, _Control):
+        return 1
+    return len(item.tokens) if isinstance(item, Block) else len(item.ids)
