@@ -24,6 +24,7 @@ from typing import Any
 
 import webdataset as wds
 from bench_resume import write_pictures
+from bench_text import machine
 
 from zephon_mm import DataConfig, ExecutionConfig, Loader, Source, VideoSampling
 from zephon_mm.demo.tokenizer import build_tokenizer
@@ -33,6 +34,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.workloads import clips
 from tests.contracts.media import clip
 from tests.unit.shards.servers import serve
+
+RESULTS = Path(__file__).with_name("results") / "remote.jsonl"
 
 
 def write_small_clips(folder: Path, count: int) -> str:
@@ -127,6 +130,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--cache-bytes", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", default=["image_text", "small_clips", "video_text"])
+    parser.add_argument("--save", action="store_true", help=f"add the rows to {RESULTS.name}")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -165,7 +169,11 @@ def main() -> None:
 
             there = f"{url}/{Path(path).name}"
             row = compare(config, path, there, options, counts, folder / "cache")
-            print(json.dumps({"kind": kind, **row}), flush=True)
+            line = json.dumps({"kind": kind, **row, **machine()})
+            print(line, flush=True)
+            if options.save:
+                with RESULTS.open("a") as file:
+                    file.write(line + "\n")
         pipe.send(False)
         server.join()
 

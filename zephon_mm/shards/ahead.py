@@ -3,8 +3,8 @@
 `Neighbours` is for measuring, which reads the small members of many samples. Chunks are runs of
 neighbouring samples, so one request takes the small members of the samples around too, as far as
 the gaps between them (pictures, say) are small. What is not small is read over and let go.
-`Background` does that for blocks of samples that are not measured yet, so that workers need not
-wait for it.
+`background.Background` does that for blocks of samples that are not measured yet, so that workers
+need not wait for it.
 
 `Expected` is for decoding, which reads one large member after another. As a decoding task is
 submitted, its bytes are put on a list; some threads fetch what is on it, in order and within a
@@ -16,15 +16,15 @@ are retried and raised. Neither is used in a forked child.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from .background import MAX_LISTED, MAX_THREADS, in_parallel, start
 from .index import Data, Member
 from .sidecar import ShardIndex
 
@@ -41,8 +41,6 @@ SMALL_BYTES: Final = 64 << 10
 GAP_BYTES: Final = 64 << 10
 SPAN_BYTES: Final = 2 << 20
 GROUP_SAMPLES: Final = 64
-_THREADS: Final = 8
-_MAX_LISTED: Final = 4096
 _WASTE: Final = 256
 
 
@@ -161,50 +159,6 @@ class Neighbours:
         return len(left)
 
 
-class Background:
-    """Does calls in a few threads, which live while there are any. Thread-safe.
-
-    A call must not raise; what it raises nevertheless is dropped.
-    """
-
-    def __init__(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._left: deque[Callable[[], None]] = deque()
-        self._threads = 0
-
-    def begin(self, work: Callable[[], None]) -> None:
-        """Do it soon; nothing is done in a forked child, or while very many calls wait."""
-        if os.getpid() != self._pid:
-            return
-        with self._lock:
-            if len(self._left) >= _MAX_LISTED:
-                return
-            self._left.append(work)
-            if self._threads >= _THREADS:
-                return
-            self._threads += 1
-        if not _start(threading.Thread(target=self._run, name="zephon_mm-ahead", daemon=True)):
-            with self._lock:
-                self._threads -= 1
-
-    def clear(self) -> None:
-        """Forget what is not begun."""
-        if os.getpid() == self._pid:
-            with self._lock:
-                self._left.clear()
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._left:
-                    self._threads -= 1
-                    return
-                work = self._left.popleft()
-            with contextlib.suppress(Exception):
-                work()
-
-
 def span_around(index: ShardIndex, shard: Shard, sample: int, alone: bool) -> list[Span]:
     """The spans that hold the sample's small members, with neighbours unless ``alone``.
 
@@ -262,39 +216,6 @@ def _small(index: ShardIndex, sample: int) -> list[tuple[int, Member]]:
     return sorted(small, key=lambda pair: pair[1].offset)
 
 
-def in_parallel(work: Callable[[T], None], items: Iterable[T]) -> None:
-    """``work`` on each item, some at once; it must not raise."""
-    left = deque(items)
-
-    def run() -> None:
-        while True:
-            try:
-                item = left.popleft()
-            except IndexError:
-                return
-            work(item)
-
-    threads = [
-        threading.Thread(target=run, name="zephon_mm-ahead", daemon=True)
-        for _ in range(min(_THREADS, len(left)) - 1)
-    ]
-    started = [thread for thread in threads if _start(thread)]
-    try:
-        run()
-    finally:
-        left.clear()
-    for thread in started:
-        thread.join()
-
-
-def _start(thread: threading.Thread) -> bool:
-    try:
-        thread.start()
-    except RuntimeError:  # no more threads: fewer do it all
-        return False
-    return True
-
-
 @dataclass(slots=True)
 class _Coming:
     size: int
@@ -328,7 +249,7 @@ class Expected:
         if os.getpid() != self._pid or member.stored > self._max_bytes:
             return
         with self._lock:
-            if place in self._coming or place in self._listed or len(self._listed) >= _MAX_LISTED:
+            if place in self._coming or place in self._listed or len(self._listed) >= MAX_LISTED:
                 return
             self._listed[place] = member
         self._begin()
@@ -368,11 +289,11 @@ class Expected:
 
     def _begin(self) -> None:
         with self._lock:
-            if not self._listed or self._threads >= _THREADS or not self._room():
+            if not self._listed or self._threads >= MAX_THREADS or not self._room():
                 return
             self._threads += 1
         thread = threading.Thread(target=self._run, name="zephon_mm-ahead", daemon=True)
-        if not _start(thread):
+        if not start(thread):
             with self._lock:
                 self._threads -= 1
 

@@ -22,7 +22,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from ..errors import ShardChangedError, ZephonError
 from .access import Access, ObjectStat, Retry, is_remote
-from .ahead import Background, Expected, Neighbours
+from .ahead import Expected, Neighbours
+from .background import Background
 from .index import Data, Member
 from .manifest import Manifest
 from .sidecar import ShardIndex, load_index

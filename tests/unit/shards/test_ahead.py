@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from zephon_mm.shards.ahead import Background, Expected, Neighbours
+from zephon_mm.shards.ahead import Expected, Neighbours
+from zephon_mm.shards.background import Background
 from zephon_mm.shards.index import Member, build_index
 from zephon_mm.shards.sidecar import ShardIndex, write_sidecar
 
@@ -123,7 +124,7 @@ def test_a_failure_ends_fetching_ahead_until_more_is_expected(
 
 @pytest.mark.parametrize("most", [1, 8])
 def test_calls_in_the_background_are_all_done(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr("zephon_mm.shards.ahead._THREADS", most)
+    monkeypatch.setattr("zephon_mm.shards.background.MAX_THREADS", most)
     background, go, done = Background(), threading.Event(), []
 
     def work(number: int) -> None:
