@@ -183,10 +183,13 @@ def values(name: str, reply: Row) -> dict[str, float]:
         found |= {"state_bytes": float(taken["state_bytes"]), "save_s": taken["save_s"]}
     steady = reply.get("steady")
     if isinstance(steady, dict):
+        share = 1.0  # of the media delivered in the window, what was decoded in it
+        if steady.get("media") and steady.get("decoded") is not None:
+            share = found["decoded_share"] = steady["decoded"] / steady["media"]
         for what in ("samples", "tokens"):
             if steady[what] and steady["cpu_s"] and steady["wall_s"]:
-                found[f"{what}_per_cpu_s"] = steady[what] / steady["cpu_s"]
-                found[f"{what}_per_s"] = steady[what] / steady["wall_s"]
+                found[f"{what}_per_cpu_s"] = share * steady[what] / steady["cpu_s"]
+                found[f"{what}_per_s"] = share * steady[what] / steady["wall_s"]
         if steady["samples"] and steady["tokens"]:
             found["tokens_per_sample"] = steady["tokens"] / steady["samples"]
         if steady.get("fill") is not None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.compare.protocol import Job, Meter, Seen
 from benchmarks.compare.shards import samples
-from benchmarks.compare.work import Document, Making, Packer, Row
+from benchmarks.compare.work import Document, Making, Packer, Row, decoded
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,13 @@ def seen(job: Job, row: Flat) -> Seen:
 
 def deliver(job: Job, meter: Meter, rows: Sequence[Flat]) -> bool:
     """Hand a batch to the meter; True when no further one is wanted."""
+    if job.workers == 0:
+        meter.decoded = decoded
     return meter.batch(
         samples=sum(int(np.count_nonzero(np.asarray(row.tokens) == job.end)) for row in rows),
         tokens=sum(len(row.tokens) for row in rows),
         room=len(rows) * job.sequence_length,
+        media=sum(len(document) for row in rows for document in row.media),
         look=lambda: (seen(job, row) for row in rows),
     )
 

@@ -170,9 +170,16 @@ class Seen:
 
 
 class Meter:
-    """Keeps the times of a job and writes its reply."""
+    """Keeps the times of a job and writes its reply.
+
+    Attributes:
+        decoded: media decoded so far, for loaders that do it all in this process: what was decoded
+            before the window and delivered in it was no work of the window.
+    """
 
     def __init__(self, job: Job) -> None:
+        self.decoded: Callable[[], int] | None = None
+        self._media = self._decoded = 0
         self._job = job
         self._start = process_start()
         self._imported: float | None = None
@@ -195,6 +202,7 @@ class Meter:
         samples: int,
         tokens: int,
         room: int = 0,
+        media: int = 0,
         look: Callable[[], Iterable[Seen]] = tuple,
     ) -> bool:
         """A batch was delivered to the training loop; True when no further one is wanted.
@@ -203,6 +211,7 @@ class Meter:
             samples: Documents that end in it.
             tokens: Its tokens, padding left out.
             room: Its places for tokens, padding included; 0 if rows aren't padded.
+            media: Its pictures and clips; of use to those that say what they `decoded`.
             look: Gives its rows in order. Called once the times are taken, and only of the first
                 batch, or of each where all are compared.
 
@@ -222,20 +231,22 @@ class Meter:
                 self._digests["documents"] += map(digest, row.documents)
                 self._digests["media"] += map(digest, row.media)
         if self._job.kind == "throughput":
-            return self._measure(now, samples, tokens, room)
+            return self._measure(now, samples, tokens, room, media)
         last = {"restore": 1, "save": max(self._job.saves, default=0)}
         return self._steps >= last.get(self._job.kind, self._job.steps)
 
-    def _measure(self, now: float, samples: int, tokens: int, room: int) -> bool:
+    def _measure(self, now: float, samples: int, tokens: int, room: int, media: int) -> bool:
         """Warm up, then count for the window; True at its end."""
         if self._window is None:
             warming_s = now - (self._imported or 0) - self._reply["first_batch_s"]
             if warming_s >= self._job.warmup_s and self._steps >= self._job.warmup_steps:
+                self._decoded = self.decoded() if self.decoded else 0
                 self._window = (time.monotonic(), cpu_seconds(os.getpid()))
             return False
         self._samples += samples
         self._tokens += tokens
         self._room += room
+        self._media += media
         self._window_steps += 1
         short = self._window_steps < self._job.window_steps
         if short or now - self._window[0] < self._job.seconds:
@@ -247,6 +258,8 @@ class Meter:
             "wall_s": now - begin,
             "cpu_s": cpu_seconds(os.getpid()) - cpu,
             "fill": self._tokens / self._room if self._room else None,
+            "media": self._media,
+            "decoded": self.decoded() - self._decoded if self.decoded else None,
         }
         return True
 

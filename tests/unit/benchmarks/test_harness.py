@@ -135,6 +135,31 @@ def test_a_meter_warms_up_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (reply["steady"]["samples"], reply["steady"]["fill"]) == (3, 0.5)
 
 
+def test_what_was_decoded_before_the_window_is_no_work_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(1000))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr("benchmarks.compare.protocol.cpu_seconds", lambda pid: float(next(now)))
+    meter = Meter(job(reply=str(tmp_path / "reply"), warmup_s=1.0, seconds=20.0))
+    meter.imported()
+    done = 90  # ahead of what is delivered
+    meter.decoded = lambda: done
+    ended = False
+    while not ended:
+        done += 4
+        ended = meter.batch(samples=8, tokens=80, media=8)
+    meter.finish(version="1")
+    reply = json.loads((tmp_path / "reply").read_text())
+    steady = reply["steady"]
+    assert steady["samples"] > 8 and steady["decoded"] == steady["media"] / 2
+    found = harness.values("peer", reply)
+    assert found["decoded_share"] == 0.5
+    assert found["samples_per_cpu_s"] == steady["samples"] / steady["cpu_s"] / 2
+    steady["decoded"] = None
+    assert harness.values("peer", reply)["samples_per_s"] == steady["samples"] / steady["wall_s"]
+
+
 @pytest.mark.parametrize(("kind", "steps", "taken"), [("rows", 3, 3), ("restore", 9, 1)])
 def test_a_meter_counts_steps(tmp_path: Path, kind: Any, steps: int, taken: int) -> None:
     meter = Meter(job(reply=str(tmp_path / "reply"), kind=kind, steps=steps))
