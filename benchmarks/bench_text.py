@@ -41,7 +41,7 @@ from zephon_mm.demo.tokenizer import CHAT_TEMPLATE, build_tokenizer, trained_tok
 
 RESULTS = Path(__file__).with_name("results") / "text.jsonl"
 LENGTHS = Path(__file__).with_name("data") / "mixed_lengths.json"
-TURN_ROWS, TURN_TEXTS = 50, 400  # a second: changing over costs nothing beside it
+TURN_ROWS, TURN_TEXTS = 12, 100  # a quarter of a second: changing over costs little beside it
 LIMITS = {"text": 1.08, "chat": 1.2}
 Chat = list[dict[str, str]]
 T = TypeVar("T")
