@@ -9,6 +9,7 @@ missing library or folder must not pass for a green run.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -24,6 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a script:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # children would ignore it, too
     folder = config.getoption("--cases")
     if folder is not None and not (Path(folder) / "inputs").is_dir():
         raise pytest.UsageError(f"--cases {folder}: no such folder of cases (it holds inputs/)")
