@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -95,7 +96,7 @@ def test_blocks_are_announced_before_they_are_measured(
     web: Web,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    backend: str,
+    backend: Literal["threads", "processes"],
     told: bool,
 ) -> None:
     expect, gather = ShardReader.expect_samples, ShardReader.gather
@@ -112,7 +113,7 @@ def test_blocks_are_announced_before_they_are_measured(
 
     monkeypatch.setattr(ShardReader, "expect_samples", expecting)
     monkeypatch.setattr(ShardReader, "gather", gathering)
-    execution = ExecutionConfig(backend=backend, workers=2, cache_dir=str(tmp_path / "cache"))  # type: ignore[arg-type]
+    execution = ExecutionConfig(backend=backend, workers=2, cache_dir=str(tmp_path / "cache"))
     with Loader(moved(few, web), execution) as loader:
         batches = iter(loader)
         next(batches)

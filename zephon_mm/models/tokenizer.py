@@ -153,8 +153,8 @@ class Tokenizer:
     def encode_lists(self, texts: Sequence[str]) -> list[list[int]]:
         """The same for texts of samples, as plain lists.
 
-        Each is a batch of its own, which is done in this thread: the library's threads would take
-        a quarter more CPU time for them, and workers tokenise side by side already.
+        Each is a batch of its own, which is done in this thread: with the library's threads it
+        takes more CPU time, and workers tokenise side by side already.
         """
         encode = self._backend.encode_batch_fast
         return [encode([text], add_special_tokens=False)[0].ids for text in texts]

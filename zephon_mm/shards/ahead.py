@@ -22,7 +22,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 from .background import MAX_LISTED, MAX_THREADS, in_parallel, start
 from .index import Data, Member
@@ -30,7 +30,6 @@ from .sidecar import ShardIndex
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Shard = tuple[int, int]
 Place = tuple[int, int, int]
 """Source, shard, and a member's position."""

@@ -56,7 +56,7 @@ class Background:
                     self._threads -= 1
                     return
                 work = self._left.popleft()
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(BaseException):
                 work()
 
 

@@ -282,9 +282,23 @@ def test_expected_samples_are_there_when_they_are_gathered(web: Web, tmp_path: P
     position = reader.index(0, 0).members(6)["json"]
     assert bytes(reader.read(0, 0, position)) == bytes(local(web).read(0, 0, position))
     assert len(web.of_shards()) == 1
+
+
+def test_what_fails_in_the_background_is_met_where_it_is_read(web: Web, tmp_path: Path) -> None:
+    manifest = opened(web, tmp_path, shards="0")
+    reader = ShardReader([manifest], cache_dir=str(tmp_path), access=FAST, read_retries=0)
+    position = reader.index(0, 0).members(6)["json"]
+    web.requests.clear()
     web.forever = "503"
-    reader.expect_samples([(0, 0, 0)])  # what fails there is met where it is read
-    local(web).expect_samples([(0, 0, 0)])  # nothing to do
+    reader.expect_samples([(0, 0, 6)])
+    for thread in threading.enumerate():
+        if thread.name == "zephon_mm-ahead":
+            thread.join(20)
+    assert len(web.of_shards()) == 1
+    with pytest.raises(StorageError):
+        reader.read(0, 0, position)
+    web.forever = None
+    assert bytes(reader.read(0, 0, position)) == bytes(local(web).read(0, 0, position))
 
 
 def test_neighbours_that_go_unused_are_fetched_no_more(web: Web, tmp_path: Path) -> None:
