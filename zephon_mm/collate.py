@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from .patches import Patches
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PackedPiece:
     """Tokens ``[start, stop)`` of a document, which take their turn in a row.
 
@@ -39,6 +40,8 @@ class PackedPiece:
     @property
     def media(self) -> tuple[MediaSpan, ...]:
         """The media of the piece, their spans counted from its first token."""
+        if not self.document.media:
+            return ()
         return tuple(
             replace(span, start=span.start - self.start, stop=span.stop - self.start)
             for span in self.document.media
@@ -148,57 +151,47 @@ def _fill_row(
 ) -> tuple[tuple[DocumentSpan, ...], list[int]]:
     """Write row ``number``; returns its documents, and the lengths of them and of its padding."""
     length = arrays.ids.shape[1]
+    tokens = [piece.document.tokens[piece.start : piece.stop] for piece in row.pieces]
+    loss = [piece.document.loss[piece.start : piece.stop] for piece in row.pieces]
+    edges = list(accumulate(map(len, tokens), initial=0))
+    end = edges[-1]
+    if end > length:
+        raise ZephonError(f"row {number} has {end} tokens for {length}")
+    ids, labels = arrays.ids[number, :end], arrays.labels[number, :end]
+    positions = arrays.positions[:, number]
+    if tokens:  # all documents at once: rows of many short ones cost little more than others
+        np.concatenate(tokens, out=ids)
+        np.copyto(labels, ids, where=np.concatenate(loss))
+        labels[[at for at in edges[:-1] if at < end]] = IGNORE
+    lengths = [len(part) for part in tokens]
+    if end < length:
+        lengths.append(length - end)
+        edges.append(length)
+    arrays.seq_idx[number] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    positions[0] = np.arange(length) - np.repeat(np.array(edges[:-1], np.int64), lengths)
+    positions[1:, end:] = positions[0, end:]
     spans: list[DocumentSpan] = []
-    lengths: list[int] = []
-    at = 0
-    for index, piece in enumerate(row.pieces):
-        end = at + piece.stop - piece.start
-        if end > length:
-            raise ZephonError(f"row {number} has {end} tokens or more for {length}")
+    for piece, part, at in zip(row.pieces, tokens, edges, strict=False):
         media = piece.media
-        tokens = piece.document.tokens[piece.start : piece.stop]
-        arrays.ids[number, at:end] = tokens
-        _fill_labels(arrays.labels[number, at:end], piece, media)
-        arrays.seq_idx[number, at:end] = index
-        arrays.positions[0, number, at:end] = np.arange(end - at)
-        arrays.positions[1:, number, at:end] = family.positions(tokens, media)
+        if len(positions) > 1:
+            positions[1:, at : at + len(part)] = family.positions(part, media)
+        if media:
+            media = tuple([replace(s, start=s.start + at, stop=s.stop + at) for s in media])
+        for span in media:
+            labels[span.start : span.stop] = IGNORE
+        if piece.damaged:
+            labels[at : at + len(part)] = IGNORE
         spans.append(_document_span(piece, media, at, source_ids))
-        lengths.append(end - at)
-        at = end
-    if at < length:
-        arrays.seq_idx[number, at:] = len(row.pieces)
-        arrays.positions[:, number, at:] = np.arange(length - at)
-        lengths.append(length - at)
     return tuple(spans), lengths
 
 
-def _fill_labels(labels: NDArray[np.int64], piece: PackedPiece, media: Sequence[MediaSpan]) -> None:
-    """Write a piece's tokens into ``labels`` where they train; the rest stays −100."""
-    if piece.damaged:
-        return
-    part = slice(piece.start, piece.stop)
-    np.copyto(labels, piece.document.tokens[part], where=piece.document.loss[part])
-    labels[:1] = IGNORE
-    for span in media:
-        labels[span.start : span.stop] = IGNORE
-
-
 def _document_span(
-    piece: PackedPiece, media: Sequence[MediaSpan], at: int, source_ids: Sequence[str]
+    piece: PackedPiece, media: tuple[MediaSpan, ...], at: int, source_ids: Sequence[str]
 ) -> DocumentSpan:
-    document = piece.document
-    return DocumentSpan(
-        source=source_ids[document.ref.source],
-        shard=document.shard,
-        key=document.key,
-        ref=document.ref,
-        start=at,
-        stop=at + piece.stop - piece.start,
-        token_start=piece.start,
-        token_stop=piece.stop,
-        media=tuple(replace(s, start=s.start + at, stop=s.stop + at) for s in media),
-        damaged=piece.damaged,
-    )
+    """``media``: counted in the row. Arguments by place: by name they cost twice as much."""
+    document, start, stop = piece.document, piece.start, piece.stop
+    place = source_ids[document.ref.source], document.shard, document.key, document.ref
+    return DocumentSpan(*place, at, at + stop - start, start, stop, media, piece.damaged)
 
 
 def _grids(media: Sequence[MediaSpan]) -> torch.Tensor:

@@ -75,8 +75,7 @@ class VideoPart:
 Part = TextPart | ImagePart | VideoPart
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """One message of a conversation.
 
     Attributes:

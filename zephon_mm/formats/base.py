@@ -77,7 +77,7 @@ class Sample:
     def text(self, field: str) -> str:
         """The member as UTF-8, less a leading byte order mark. SampleError if it is not UTF-8."""
         try:
-            return self.bytes(field).decode("utf-8").removeprefix("\ufeff")
+            return str(self._read(self._position(field)), "utf-8").removeprefix("\ufeff")
         except UnicodeDecodeError as error:
             raise SampleError(
                 f"member {self.member_name(field)!r} is not UTF-8 (byte {error.start})",
@@ -258,7 +258,7 @@ def parse_json(text: str, what: str) -> Any:
     captions; a format that meets one where it needs a value refuses it.
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique)
+        return _JSON.decode(text)
     except SampleError as error:
         raise malformed(f"{what}: {error.reason}") from None
     except json.JSONDecodeError as error:
@@ -344,6 +344,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise malformed(f"the key {twice[:40]!a} comes twice in one object")
     return result
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 def _put(data: Any, path: list[str], value: str) -> None:

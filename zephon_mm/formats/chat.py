@@ -64,6 +64,7 @@ _CALLING = ("function_call", "tool_call")
 _MARKER = re.compile(r"(<image>|<video>)")
 _NOUNS = {"image": "picture", "video": "clip"}
 _PART_KEYS = ("text", "image", "video", "image_url", "video_url")
+_FILE_KEYS = frozenset({"image", "images", "video", "videos", "media"})
 _Kind = Literal["image", "video"]
 _KINDS: tuple[_Kind, ...] = ("image", "video")
 
@@ -137,6 +138,8 @@ def read_turns(
     if system and not (turns and turns[0].role == "system"):
         turns.insert(0, Turn("system", (TextPart(system),), False))
     drafts = [turn for turn in turns if isinstance(turn, _Draft)]
+    if not drafts and len(sample.fields) == 1 and _FILE_KEYS.isdisjoint(head):  # texts alone
+        return tuple([turn for turn in turns if isinstance(turn, Turn)])
     media = [item for draft in drafts for item in draft.items if isinstance(item, _Medium)]
     files = {kind: _files(sample, head, kind, alone) for kind in _KINDS}
     if not files["image"] and all((m.kind, m.name) == ("image", None) for m in media):
@@ -188,7 +191,9 @@ def _usual(message: Any, what: str, at: int) -> Turn | None:
     if said is None:
         said, text = message.get("from"), message.get("value")
     role = _ROLES.get(said) if isinstance(said, str) and said not in _CALLING else None
-    if role is None or not isinstance(text, str) or "<image>" in text or "<video>" in text:
+    if role is None or not isinstance(text, str):
+        return None
+    if "<" in text and ("<image>" in text or "<video>" in text):
         return None
     if not text.isascii():
         checked_text(text, f"{what}[{at}] content")

@@ -10,7 +10,6 @@ like any. They are one document: positions and attention run through the whole r
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ..sample import Document, ImagePart, Part, Turn
@@ -42,7 +41,7 @@ def packed(sample: Sample, options: FormatOptions) -> Document:
     else:
         row = _captions(sample, checked_object(data, what), what)
     turns = [
-        replace(turn, opens=True) if at == 0 else turn
+        turn._replace(opens=True) if at == 0 else turn
         for conversation in row
         for at, turn in enumerate(conversation)
     ]

@@ -36,16 +36,25 @@ def split_template(template: str) -> tuple[str, ...]:
 def captioned(template: str, media: Sequence[Part], text: str) -> tuple[Part, ...]:
     """Parts of a document that has one text: media and text where the template puts them."""
     parts: list[Part] = []
-    loss = False
-    for piece in split_template(template):
-        if piece == "{media}":
+    for piece in _pieces(template):
+        if isinstance(piece, TextPart):
+            parts.append(piece)
+        elif piece == "{media}":
             parts.extend(media)
-        elif piece == "{text}":
-            loss = True
-            parts.append(TextPart(text))
         else:
-            parts.append(TextPart(piece, loss=loss, special=True))
+            parts.append(TextPart(text))
     return tuple(parts)
+
+
+@lru_cache(maxsize=64)
+def _pieces(template: str) -> tuple[TextPart | str, ...]:
+    """Placeholders, and the template's own text as parts."""
+    pieces = split_template(template)
+    text = pieces.index("{text}")
+    return tuple(
+        piece if piece in ("{media}", "{text}") else TextPart(piece, loss=at > text, special=True)
+        for at, piece in enumerate(pieces)
+    )
 
 
 def surrounded(template: str, parts: Sequence[Part]) -> tuple[Part, ...]:

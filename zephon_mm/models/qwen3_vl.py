@@ -60,7 +60,7 @@ class Qwen3VL(QwenFamily):
         grid_t, high, wide = grid
         frames = self._wrapped(self.vision.video, high * wide // self.patches.merge_size**2)
         texts = [f"<{t:.1f} seconds>" for t in self._patch_times(grid_t, pts_seconds)]
-        times = self.tokenizer.encode_batch(texts, special=False)
+        times = self.tokenizer.encode_batch(texts)
         parts = [np.array([self.vision.start], np.int32)]
         for time in times:
             parts += [time, frames]

@@ -17,6 +17,7 @@ import ctypes
 import hashlib
 import json
 import re
+import struct
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_FILES = ["*.json", "*.jinja", "merges.txt", "vocab.txt", "*.model", "*.tiktoken"]
 _MODEL = re.compile(r'"model"\s*:\s*\{')
+ID_BYTES = 4  # of a packed id
 _LARGE = 1 << 20  # characters
 _NEITHER = (False, False)
 _SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
@@ -142,22 +144,19 @@ class Tokenizer:
             return self._encode_template(text)
         return np.array(self._backend.encode(text, add_special_tokens=False).ids, np.int32)
 
-    def encode_batch(
-        self, texts: Sequence[str], *, special: bool = False
-    ) -> list[NDArray[np.int32]]:
-        """Token ids of several texts; equal to `encode` of each."""
-        if special:
-            return [self._encode_template(text) for text in texts]
-        return [_ids(ids) for ids in self.encode_lists(texts)]
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """`encode` of each text of samples."""
+        return [np.frombuffer(ids, np.int32) for ids in self.encode_packed(texts)]
 
-    def encode_lists(self, texts: Sequence[str]) -> list[list[int]]:
-        """The same for texts of samples, as plain lists.
+    def encode_packed(self, texts: Sequence[str]) -> list[bytes]:
+        """The same for texts of samples, packed (`pack_ids`).
 
-        Each is a batch of its own, which is done in this thread: with the library's threads it
-        takes more CPU time, and workers tokenise side by side already.
+        Only one text's ids at a time are Python numbers: they stay in the CPU's caches. Each text
+        is a batch of its own, which is done in this thread: with the library's threads it takes
+        more CPU time, and workers tokenise side by side already.
         """
         encode = self._backend.encode_batch_fast
-        return [encode([text], add_special_tokens=False)[0].ids for text in texts]
+        return [pack_ids(encode([text], add_special_tokens=False)[0].ids) for text in texts]
 
     def _encode_template(self, text: str) -> NDArray[np.int32]:
         cut = self.split_control(text)
@@ -199,7 +198,7 @@ class Tokenizer:
     def split_control(self, text: str) -> list[tuple[str, int | None]]:
         """Text cut at control tokens, in order: (piece, None) or (control token, its id)."""
         for start in self._control_starts:
-            if start in text:
+            if start[0] in text and start in text:  # a single character is found faster
                 break
         else:
             return [(text, None)] if text else []
@@ -234,6 +233,11 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         ConfigError: nothing is there, or it can't be read; the message says what to do.
     """
     return Tokenizer(str(path))
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    """Ids as int32 of the machine's byte order: by ``struct``, in half the time NumPy takes."""
+    return struct.pack(f"{len(ids)}i", *ids)
 
 
 def _ids(values: Sequence[int]) -> NDArray[np.int32]:

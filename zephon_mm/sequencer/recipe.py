@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..sample import LiveDocument, MeasuredDocument, SampleRef
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Piece:
     """Tokens ``[start, stop)`` of a document, waiting or packed.
 
@@ -21,17 +21,14 @@ class Piece:
     stop: int
     fitted: int
     patches: int
+    num_tokens: int = field(init=False, repr=False, compare=False)
     live: LiveDocument = field(init=False, repr=False, compare=False)
     """What a state holds of it while it waits: made once, asked for at every step."""
 
     def __post_init__(self) -> None:
         ref, part = self.document.ref, (self.start, self.stop, self.fitted)
-        live = LiveDocument(ref.source, ref.position, *(part if self.fitted else ()))
-        object.__setattr__(self, "live", live)
-
-    @property
-    def num_tokens(self) -> int:
-        return self.stop - self.start
+        self.live = LiveDocument(ref.source, ref.position, *(part if self.fitted else ()))
+        self.num_tokens = self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True)

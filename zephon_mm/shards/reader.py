@@ -214,8 +214,7 @@ class ShardReader:
         place = (source, shard, position)
         member = self._members.get(place)
         if member is None:
-            index = self.index(source, shard)
-            member = self._try(index.shard, lambda: index.member(position))
+            member = self.index(source, shard).member(position)
             if len(self._members) >= _MAX_MEMBERS:
                 self._members.clear()
             if len(member.probe or b"") <= _MAX_PROBE:
@@ -366,12 +365,12 @@ class ShardReader:
             return None
 
     def _try(self, url: str, work: Callable[[], T]) -> T:
-        def count() -> None:
-            with self._count_lock:
-                self.reads.retries += 1
-
         retry = self._remote_retry if is_remote(url) else self._retry
-        return retry.run(url, work, count)
+        return retry.run(url, work, self._count_retry)
+
+    def _count_retry(self) -> None:
+        with self._count_lock:
+            self.reads.retries += 1
 
 
 def _let_go(value: object) -> None:

@@ -173,15 +173,15 @@ class ShardIndex:
 
     def key(self, sample: int) -> str:
         """The sample's key, letter case kept."""
-        return self._block_of(sample).key(sample)
+        return self.block(sample).key(sample)
 
     def problem(self, sample: int) -> str | None:
         """Why the sample is quarantined, or None."""
-        return self._block_of(sample).problem(sample)
+        return self.block(sample).problem(sample)
 
     def members(self, sample: int) -> dict[str, int]:
         """Fields, in lower case, and the positions of their members, in the shard's order."""
-        return self._block_of(sample).members(sample)
+        return self.block(sample).members(sample)
 
     def member(self, position: int) -> Member:
         """The member at a position that `members` gave."""
@@ -194,7 +194,8 @@ class ShardIndex:
             position, self.shard
         )
 
-    def _block_of(self, sample: int) -> Block:
+    def block(self, sample: int) -> Block:
+        """The sample and its neighbours: what answers several questions at one search."""
         if not 0 <= sample < self.meta.num_samples:
             raise ShardIndexError(
                 f"sample {sample} was asked for and the index has {self.meta.num_samples}",

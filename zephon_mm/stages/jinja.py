@@ -38,11 +38,14 @@ class Template:
     def __init__(self, template: jinja2.Template) -> None:
         self._template = template
         self._globals = dict(template.globals)
+        self._context = template.environment.context_class
 
     def render(self, **variables: Any) -> str:
         """What the template writes. Raises whatever it raises."""
-        context = self._template.new_context({**self._globals, **variables}, shared=True)
-        return "".join(self._template.root_render_func(context))
+        template = self._template
+        known = {**self._globals, **variables}
+        context = self._context(template.environment, known, template.name, template.blocks)
+        return "".join(template.root_render_func(context))
 
 
 @lru_cache(maxsize=16)

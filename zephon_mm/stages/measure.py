@@ -9,10 +9,10 @@ the exception itself, at its place, for the loader to raise there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -51,8 +51,7 @@ Outcome = Literal["filtered", "dropped", "quarantined"]
 _OUTCOMES: dict[str, Outcome] = {"filtered": "filtered", "dropped": "dropped"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
+class _Draft(NamedTuple):
     """A document with its media laid out and its text not yet tokenised."""
 
     ref: SampleRef
@@ -147,12 +146,13 @@ class Measurer:
         shard = key = ""
         try:
             index = self.reader.index(ref.source, ref.shard)
-            shard, key = index.shard, index.key(ref.sample)
-            problem = index.problem(ref.sample)
+            rows = index.block(ref.sample)
+            shard, key = index.shard, rows.key(ref.sample)
+            problem = rows.problem(ref.sample)
             if problem is not None:
                 raise SampleError(problem, stage="index")
             self._filters[ref.source].check_key(key)
-            sample = read_sample(self.reader, ref.source, ref.shard, ref.sample)
+            sample = _sample(self.reader, ref.source, ref.shard, key, rows.members(ref.sample))
             parts = self._parts(ref, sample)
             texts = [part for part in parts if isinstance(part, TextPart)]
             if len(texts) == len(parts):
@@ -323,15 +323,20 @@ class Measurer:
 
 def read_sample(reader: ShardReader, source: int, shard: int, number: int) -> Sample:
     """A sample as formats see it; its members are read when they are asked for."""
-    index = reader.index(source, shard)
+    block = reader.index(source, shard).block(number)
+    return _sample(reader, source, shard, block.key(number), block.members(number))
 
+
+def _sample(
+    reader: ShardReader, source: int, shard: int, key: str, members: Mapping[str, int]
+) -> Sample:
     def read(position: int) -> bytes | memoryview:
         return reader.read(source, shard, position)
 
     def name(position: int) -> str:
         return reader.member(source, shard, position).name
 
-    return Sample(index.key(number), index.shard, index.members(number), read, name)
+    return Sample(key, reader.url(source, shard), members, read, name)
 
 
 def _call(function: Format, sample: Sample, options: FormatOptions) -> Document:
@@ -360,19 +365,13 @@ def _finish(draft: _Draft, encoded: Encoded | SampleError) -> Measurement:
     if not np.count_nonzero(encoded.loss[1:]):
         reason = f"none of its {len(encoded.tokens)} tokens is a target"
         return Rejected(draft.ref, draft.shard, draft.key, "filtered", "tokenise", reason)
-    media = tuple(
+    media = draft.media and tuple(
         replace(span, start=start, stop=stop)
         for span, (start, stop) in zip(draft.media, encoded.blocks, strict=True)
     )
-    return MeasuredDocument(
-        ref=draft.ref,
-        shard=draft.shard,
-        key=draft.key,
-        tokens=encoded.tokens,
-        loss=encoded.loss,
-        media=media,
-        digest=measure_digest(encoded.tokens, encoded.loss, media),
-    )
+    tokens, loss, _ = encoded
+    digest = measure_digest(tokens, loss, media)
+    return MeasuredDocument(draft.ref, draft.shard, draft.key, tokens, loss, media, digest)
 
 
 def _rejected(ref: SampleRef, shard: str, key: str, error: SampleError) -> Rejected:

@@ -262,7 +262,7 @@ def with_mark(turn: Turn, mark: str) -> Turn:
         if isinstance(part, TextPart) and part.text.strip():
             parts[at] = replace(part, text=part.text + mark)
             break
-    return replace(turn, parts=tuple(parts))
+    return turn._replace(parts=tuple(parts))
 
 
 def kind_of_medium(part: Part) -> str:

@@ -27,7 +27,7 @@ def animations_as_clips(document: Document, is_animation: Callable[[str], bool])
             for part in parts
         )
 
-    turns = tuple(replace(turn, parts=shown(turn.parts)) for turn in document.turns)
+    turns = tuple(turn._replace(parts=shown(turn.parts)) for turn in document.turns)
     return replace(document, parts=shown(document.parts), turns=turns)
 
 

@@ -13,6 +13,7 @@ target.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SampleError
-from ..models.tokenizer import Tokenizer
+from ..models.tokenizer import ID_BYTES, Tokenizer, pack_ids
 from ..sample import TextPart
 
 Tokens = NDArray[np.int32]
@@ -34,9 +35,13 @@ class Block:
 
     tokens: Tokens
 
+    @property
+    def ids(self) -> bytes:
+        """The tokens, packed."""
+        return self.tokens.tobytes()
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+
+class Encoded(NamedTuple):
     """A document's tokens.
 
     Attributes:
@@ -58,7 +63,7 @@ class _Run:
     def __init__(self, text: str, loss: bool) -> None:
         self.texts = [text]
         self.losses = [loss]
-        self.ids: list[int] = []
+        self.ids = b""
         self.first = 0  # token with loss, where all that follow have it
         self.loss: Mask | None = None  # of each token, where it isn't so simple
 
@@ -76,13 +81,16 @@ class _Run:
         return self.texts[0] if count == 1 else "".join(self.texts[:count])
 
 
-class _Control(NamedTuple):
-    token: int
+class _Fixed(NamedTuple):
+    """A control token, or several and what stands between them: the same tokens wherever it is."""
+
+    ids: bytes
     loss: bool
 
 
-_Item = _Run | _Control | Block
-_Pieces = list[tuple[str, int | None]]
+_Item = _Run | _Fixed | Block
+_Pieces = Sequence["str | _Fixed"]
+_Seen = tuple[dict[str, _Pieces], dict[str, _Pieces]]  # without loss, and with it
 _SHORT = 100  # characters: what templates write comes again, in every turn
 
 
@@ -91,7 +99,7 @@ def encode_documents(
 ) -> list[Encoded | SampleError]:
     """Tokens of each document, in order; a document whose text can't be encoded gives its error."""
     results: list[list[_Item] | SampleError] = []
-    seen: dict[str, _Pieces] = {}
+    seen: _Seen = ({}, {})
     for parts in documents:
         try:
             results.append(_items(parts, tokenizer, seen))
@@ -107,27 +115,25 @@ def _encode(runs: Sequence[_Run], tokenizer: Tokenizer) -> None:
     texts = [run.text for run in runs]
     heads = [run.head for run in runs]
     known = dict.fromkeys((*texts, *(head for head in heads if head)))
-    encoded = dict(zip(known, tokenizer.encode_lists(list(known)), strict=True))
+    encoded = dict(zip(known, tokenizer.encode_packed(list(known)), strict=True))
     spelt: dict[str, bool] = {}
     for run, text, head in zip(runs, texts, heads, strict=True):
         run.ids = encoded[text]
         if head is None:
             _use_offsets(run, tokenizer)
         elif len(head) == len(text):  # no target in it
-            run.first = len(run.ids)
+            run.first = len(run.ids) // ID_BYTES
         elif head:
             start = encoded[head]
             if head not in spelt:
-                spelt[head] = tokenizer.decode(start) == head
-            if spelt[head] and run.ids[: len(start)] == start:
-                run.first = len(start)
+                spelt[head] = tokenizer.decode(np.frombuffer(start, np.int32)) == head
+            if spelt[head] and run.ids.startswith(start):
+                run.first = len(start) // ID_BYTES
             else:
                 _use_offsets(run, tokenizer)
 
 
-def _items(
-    parts: Sequence[TextPart | Block], tokenizer: Tokenizer, seen: dict[str, _Pieces]
-) -> list[_Item]:
+def _items(parts: Sequence[TextPart | Block], tokenizer: Tokenizer, seen: _Seen) -> list[_Item]:
     """The parts cut into runs, control tokens and blocks; ``seen``: short texts cut before."""
     items: list[_Item] = []
     run: _Run | None = None  # the last item, if it is one
@@ -136,30 +142,62 @@ def _items(
             items.append(part)
             run = None
             continue
-        whole, loss = part.text, part.loss
-        if not whole.isascii():
-            _check_surrogates(whole)
-        pieces = seen.get(whole) if part.special else [(whole, None)]
-        if pieces is None:
-            pieces = tokenizer.split_control(whole)
-            if len(whole) <= _SHORT:
-                seen[whole] = pieces
-        for text, token in pieces:
-            if token is not None:
-                items.append(_Control(token, loss))
+        loss = part.loss
+        for piece in _cut(part, tokenizer, seen):
+            if isinstance(piece, _Fixed):
+                items.append(piece)
                 run = None
-            elif run is not None and text:
-                run.texts.append(text)
+            elif run is not None and piece:
+                run.texts.append(piece)
                 run.losses.append(loss)
-            elif text:
-                run = _Run(text, loss)
+            elif piece:
+                run = _Run(piece, loss)
                 items.append(run)
     return _stripped(items, tokenizer) if tokenizer.strips else items
 
 
+def _cut(part: TextPart, tokenizer: Tokenizer, seen: _Seen) -> _Pieces:
+    """The part's text, cut if a template wrote it."""
+    text, known = part.text, seen[part.loss]
+    if not text.isascii():
+        _check_surrogates(text)
+    if not part.special:
+        return (text,)
+    if len(text) > _SHORT:
+        return _pieces(text, part.loss, tokenizer)
+    found = known.get(text)
+    if found is None:
+        found = known[text] = _pieces(text, part.loss, tokenizer)
+    return found
+
+
+def _pieces(text: str, loss: bool, tokenizer: Tokenizer) -> _Pieces:
+    """Template text cut where its tokens no longer depend on what stands beside it.
+
+    That is from its first control token to its last; under a tokenizer that strips, at each.
+    """
+    cut = tokenizer.split_control(text)
+    if cut == [(text, None)]:
+        return (text,)
+    places = [at for at, (_, token) in enumerate(cut) if token is not None]
+    if tokenizer.strips or not places:
+        return [
+            piece if token is None else _Fixed(pack_ids((token,)), loss) for piece, token in cut
+        ]
+    inner = cut[places[0] : places[-1] + 1]
+    texts = iter(tokenizer.encode_packed([piece for piece, token in inner if token is None]))
+    ids = b"".join(next(texts) if token is None else pack_ids((token,)) for _, token in inner)
+    before, after = cut[: places[0]], cut[places[-1] + 1 :]
+    return [*(p for p, _ in before), _Fixed(ids, loss), *(p for p, _ in after)]
+
+
 def _stripped(items: list[_Item], tokenizer: Tokenizer) -> list[_Item]:
     """The items less the white space that control tokens take away; a run may be left empty."""
-    tokens = [None, *(i.token if isinstance(i, _Control) else None for i in items), None]
+    controls = [
+        int.from_bytes(item.ids, sys.byteorder) if isinstance(item, _Fixed) else None
+        for item in items
+    ]
+    tokens = [None, *controls, None]
     for item, before, after in zip(items, tokens, tokens[2:], strict=False):
         if isinstance(item, _Run):
             texts = item.texts
@@ -191,38 +229,25 @@ def _use_offsets(run: _Run, tokenizer: Tokenizer) -> None:
     stops = offsets[:, 1]
     # Some tokenizers leave white space out of offsets: it belongs to the token that follows.
     reached = np.concatenate(([0], np.maximum.accumulate(stops)))[:-1]
-    run.ids = tokens.tolist()
+    run.ids = tokens.tobytes()
     run.loss = counts[stops] > counts[np.minimum(offsets[:, 0], reached)]
 
 
 def _join(items: Sequence[_Item]) -> Encoded:
-    total = sum(_length(item) for item in items)
-    tokens = np.empty(total, np.int32)
-    loss = np.zeros(total, np.bool_)
+    tokens = np.frombuffer(b"".join([item.ids for item in items]), np.int32)
+    loss = np.zeros(len(tokens), np.bool_)
     blocks: list[tuple[int, int]] = []
     at = 0
     for item in items:
-        if isinstance(item, _Control):
-            tokens[at] = item.token
-            loss[at] = item.loss
-            at += 1
-            continue
         start = at
+        at += len(item.ids) // ID_BYTES
         if isinstance(item, Block):
-            at += len(item.tokens)
-            tokens[start:at] = item.tokens
             blocks.append((start, at))
-            continue
-        at += len(item.ids)
-        tokens[start:at] = item.ids
-        if item.loss is None:
+        elif isinstance(item, _Fixed):
+            if item.loss:
+                loss[start:at] = True
+        elif item.loss is None:
             loss[start + item.first : at] = True
         else:
             loss[start:at] = item.loss
     return Encoded(tokens, loss, tuple(blocks))
-
-
-def _length(item: _Item) -> int:
-    if isinstance(item, _Control):
-        return 1
-    return len(item.tokens) if isinstance(item, Block) else len(item.ids)
