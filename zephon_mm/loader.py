@@ -29,6 +29,7 @@ from .distributed import Checkpoints, Place, Share, sum_over
 from .errors import ConfigError, StateError
 from .pipeline import (
     LaneSnapshot,
+    MediaTasks,
     RankSteps,
     Report,
     Restored,
@@ -356,9 +357,9 @@ class Loader(Checkpoints):
             dp_rank=self.dp_rank,
             dp_size=self.dp_size,
             lanes=lanes,
-            backend=backend,
-            materialise=self._run.materialise,
-            task_bytes=self._run.materialise.task_bytes,
+            media=MediaTasks(
+                backend, self._run.materialise, self._run.materialise.task_bytes, workers * threads
+            ),
             collate=self._run.collate,
             on_damaged=self._report.damage,
             ahead=self.execution.prefetch if threads else 0,

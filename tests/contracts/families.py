@@ -70,7 +70,7 @@ class Made:
         """Decoded patches of a document's media of one kind."""
         document = self.documents[name]
         tasks = [MediaTask(document.ref, span) for span in document.media if span.kind == kind]
-        results = [self.run.materialise(task) for task in tasks]
+        results = [self.run.materialise.one(task) for task in tasks]
         assert all(result.damaged is None for result in results)
         return [result.patches for result in results]
 

@@ -121,7 +121,7 @@ def test_the_modules_that_workers_share_are_there(decoder: str) -> None:
         reader = cast(Any, SimpleNamespace(member=lambda *_, found=member: found))
         ref, span = SimpleNamespace(source=0, shard=0), SimpleNamespace(kind=kind, member=0)
         materialise = Materialiser(reader, cast(Any, None), image_decoder=decoder)
-        names = materialise.modules_of(MediaTask(cast(Any, ref), cast(Any, span)))
+        names = materialise.modules_of([MediaTask(cast(Any, ref), cast(Any, span))])
         other = kind == "image" and decoder == "torchvision"
         assert len(names) == 1 + other + (kind == "video" and probe == b" i")
         if other:  # what it takes to import it, its own tests say

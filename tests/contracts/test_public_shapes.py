@@ -124,9 +124,9 @@ def test_pixels_inside_of_json_are_those_of_files(run: Run) -> None:
         (inside,), (plain,) = run.measure([ref]), run.measure([file])
         assert isinstance(inside, MeasuredDocument) and isinstance(plain, MeasuredDocument)
         for span, other in zip(reversed(inside.media), reversed(plain.media), strict=False):
-            found = run.materialise(MediaTask(ref, span))
+            found = run.materialise.one(MediaTask(ref, span))
             assert found.damaged is None
-            wanted = run.materialise(MediaTask(file, other))
+            wanted = run.materialise.one(MediaTask(file, other))
             assert np.array_equal(found.patches, wanted.patches)
 
 

@@ -85,7 +85,7 @@ def _pixels(image: Image.Image) -> torch.Tensor:
     """
     if hasattr(image, "__arrow_c_array__"):
         with contextlib.suppress(ValueError):  # several blocks: it has over 16 MB
-            whole: torch.Tensor = from_dlpack(pa.array(image).flatten())
+            whole: torch.Tensor = from_dlpack(pa.array(image).values)
             return whole.view(image.height, image.width, 4)
     return torch.from_numpy(np.array(image))
 

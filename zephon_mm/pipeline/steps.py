@@ -12,16 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..backends import Backend, Ticket
 from ..batch import Batch
 from ..collate import PackedPiece, PackedRow
 from ..config import DataConfig
 from ..device import Arrival, DeviceStage
-from ..errors import WorkerDiedError
-from ..sample import MeasuredDocument, MediaSpan, SampleRef
+from ..sample import MeasuredDocument, MediaSpan
 from ..sequencer import Piece, Recipe
 from ..stages.materialise import MediaResult, MediaTask
 from .lane import Lane, LaneSnapshot
+from .media_tasks import Bundle, MediaTasks
 
 if TYPE_CHECKING:
     from ..patches import Patches
@@ -53,7 +52,7 @@ class _Pending:
     number: int
     slots: tuple[int, ...]
     recipes: tuple[Recipe | None, ...]
-    media: tuple[Ticket[MediaResult], ...]
+    media: tuple[Bundle, ...]
     lanes: tuple[LaneSnapshot, ...]
 
 
@@ -66,9 +65,7 @@ class RankSteps:
         dp_rank: this rank.
         dp_size: ranks that share a global batch.
         lanes: the lanes that the rank's slots touch, in order.
-        backend: where media are decoded.
-        materialise: decodes one medium.
-        task_bytes: memory that one medium needs until its step is put together.
+        media: decodes the media.
         collate: rows to a batch.
         on_damaged: called for every medium that can't be decoded.
         ahead: steps whose media are submitted before the oldest is put together.
@@ -79,9 +76,7 @@ class RankSteps:
     dp_rank: int
     dp_size: int
     lanes: Sequence[Lane]
-    backend: Backend
-    materialise: Callable[[MediaTask], MediaResult]
-    task_bytes: Callable[[MediaTask], int]
+    media: MediaTasks
     collate: Collate
     on_damaged: Callable[[MeasuredDocument, str], None]
     ahead: int = 0
@@ -137,18 +132,20 @@ class RankSteps:
             for recipe in [lane.next(step)]
             if slot in mine
         ]
-        tickets = tuple(
-            self.backend.submit(self.materialise, task, cost_bytes=self.task_bytes(task))
-            for recipe in recipes
-            if recipe is not None
-            for piece in recipe.pieces
-            for task in _tasks(piece)
+        bundles = self.media.begin(
+            [
+                (MediaTask(piece.document.ref, span), piece.document)
+                for recipe in recipes
+                if recipe is not None
+                for piece in recipe.pieces
+                for span in _spans(piece)
+            ]
         )
         snapshots = tuple(lane.snapshot() for lane in self.lanes)
-        return _Pending(step, tuple(mine), tuple(recipes), tickets, snapshots)
+        return _Pending(step, tuple(mine), tuple(recipes), bundles, snapshots)
 
     def _finish(self, pending: _Pending) -> Step:
-        media = iter(pending.media)
+        media = self.media.results(pending.media)
         rows = [self._row(recipe, media) for recipe in pending.recipes]
         length = self.config.sequence_length_at(pending.number)
         size = self.micro_batch or len(rows)
@@ -160,14 +157,14 @@ class RankSteps:
         )
         return Step(pending.number, batches, pending.lanes)
 
-    def _row(self, recipe: Recipe | None, media: Iterator[Ticket[MediaResult]]) -> PackedRow:
+    def _row(self, recipe: Recipe | None, media: Iterator[MediaResult]) -> PackedRow:
         """The row of a recipe; without one, a row of padding."""
         pieces = []
         patches: dict[str, list[Patches]] = {"image": [], "video": []}
         for piece in recipe.pieces if recipe is not None else ():
             damaged = None
             for span in _spans(piece):
-                result = _taken(next(media), piece.document)
+                result = next(media)
                 patches[span.kind].append(result.patches)
                 damaged = damaged or result.damaged
             if damaged is not None:
@@ -199,22 +196,9 @@ def on_device(steps: Iterator[Step], stage: DeviceStage | None) -> Iterator[Step
             close()
 
 
-def _taken(ticket: Ticket[MediaResult], document: MeasuredDocument) -> MediaResult:
-    """The result; if worker processes died of it, the error names the sample."""
-    try:
-        return ticket.result()
-    except WorkerDiedError as error:
-        raise error.of_sample(document.shard, document.key) from None
-
-
 def _spans(piece: Piece) -> list[MediaSpan]:
     return [
         span
         for span in piece.document.media
         if piece.start <= span.start and span.stop <= piece.stop
     ]
-
-
-def _tasks(piece: Piece) -> list[MediaTask]:
-    ref: SampleRef = piece.document.ref
-    return [MediaTask(ref, span) for span in _spans(piece)]

@@ -6,7 +6,7 @@ their documents: text is read and tokenised from step 0, or from the step of a s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ..batch import Batch
 from ..sample import MeasuredDocument
 from ..stages.materialise import MediaResult, MediaTask
 from .lane import Lane
+from .media_tasks import MediaTasks
 from .revival import Restored
 from .run import Run
 from .steps import RankSteps
@@ -78,8 +79,9 @@ def lane_rows(
     """
     columns = run.family.patches.columns
 
-    def blank(task: MediaTask) -> MediaResult:
-        return MediaResult(np.zeros((task.span.num_patches, columns), np.uint8))
+    def blank(tasks: Sequence[MediaTask]) -> list[MediaResult]:
+        sizes = [(task.span.num_patches, columns) for task in tasks]
+        return [MediaResult(np.zeros(size, np.uint8)) for size in sizes]
 
     # a lane's slots are those of rank number `lane` among as many ranks as lanes
     (made,) = RankSteps(
@@ -87,9 +89,9 @@ def lane_rows(
         dp_rank=lane.number,
         dp_size=run.config.lanes,
         lanes=[lane],
-        backend=backend,
-        materialise=run.materialise if decode else blank,
-        task_bytes=run.materialise.task_bytes if decode else lambda task: 0,
+        media=MediaTasks(backend, run.materialise, run.materialise.task_bytes)
+        if decode
+        else MediaTasks(backend, blank, lambda task: 0),
         collate=run.collate,
         on_damaged=on_damaged,
         micro_batch=1,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -103,7 +103,7 @@ _COUNTS: Final = tuple(item.name for item in fields(MediaCounts))
 
 
 class Materialiser:
-    """Decodes media, one a call. Stateless but for its counts, picklable, safe between threads.
+    """Decodes media, a few a call. Stateless but for its counts, picklable, safe between threads.
 
     Args:
         reader: of the sources' shards.
@@ -145,7 +145,11 @@ class Materialiser:
         self.__dict__.update(state)
         self._start_counting()
 
-    def __call__(self, task: MediaTask) -> MediaResult:
+    def __call__(self, tasks: Sequence[MediaTask]) -> list[MediaResult]:
+        """`one` of each, in order."""
+        return [self.one(task) for task in tasks]
+
+    def one(self, task: MediaTask) -> MediaResult:
         """The medium's patches.
 
         Raises:
@@ -176,11 +180,14 @@ class Materialiser:
             self.counts.damaged += damaged is not None
         return MediaResult(patches, damaged)
 
-    def modules_of(self, task: MediaTask) -> tuple[str, ...]:
-        """What a task loads when it is the first of its kind, for the processes backend.
+    def modules_of(self, tasks: Sequence[MediaTask]) -> tuple[str, ...]:
+        """What tasks load when they are the first of their kind, for the processes backend.
 
         Of the decoders of clips only the reference: others may start threads.
         """
+        return tuple(dict.fromkeys(name for task in tasks for name in self._modules(task)))
+
+    def _modules(self, task: MediaTask) -> tuple[str, ...]:
         package = __package__.rpartition(".")[0]
         ready = f"{package}.media.ready_for_pictures"
         if task.span.kind == "video":

@@ -48,7 +48,7 @@ def test_a_picture_is_the_processors(tmp_path: Path, measurer: Opener, model: st
         model=model,
     )
     (task,) = tasks(made, 1)
-    result = opened(made)(task)
+    result = opened(made).one(task)
     family = made._family
     assert result.damaged is None and result.patches.dtype == np.uint8
     assert result.patches.shape == (task.span.num_patches, family.patches.columns)
@@ -75,7 +75,7 @@ def test_a_clips_patches_are_of_the_chosen_frames(
     )
     (task,) = tasks(made, 1)
     materialiser = opened(made)
-    result = materialiser(task)
+    result = materialiser.one(task)
     assert result.damaged is None
     assert result.patches.shape == (task.span.num_patches, made._family.patches.columns)
     probe = made.reader.member(0, 0, task.span.member).probe
@@ -108,7 +108,7 @@ def test_damage_keeps_the_shape_and_says_why(tmp_path: Path, measurer: Opener, m
     made = measurer(url, "interleaved", model=model, video=VideoSampling(mode="all"))
     materialiser = opened(made)
     all_tasks = tasks(made, 4)
-    results = [materialiser(task) for task in all_tasks]
+    results = [materialiser.one(task) for task in all_tasks]
     assert [result.damaged is not None for result in results] == [False, True, True, False]
     assert "'1.jpg'" in str(results[1].damaged) and "'2.mp4'" in str(results[2].damaged)
     family = made._family
@@ -119,7 +119,7 @@ def test_damage_keeps_the_shape_and_says_why(tmp_path: Path, measurer: Opener, m
         for channel in range(3):
             assert set(np.unique(channels[:, channel])) == {round(mean[channel] * 255)}
     assert materialiser.counts.damaged == 2
-    again = [materialiser(task) for task in all_tasks]
+    again = [materialiser.one(task) for task in all_tasks]
     for first, second in zip(results, again, strict=True):
         assert np.array_equal(first.patches, second.patches) and first.damaged == second.damaged
 
@@ -136,7 +136,7 @@ def test_v16_damaged_clips(cases: Path, tmp_path: Path, measurer: Opener) -> Non
     measured = [r for r in made(refs(len(samples))) if isinstance(r, MeasuredDocument)]
     assert measured
     for task in [MediaTask(found.ref, span) for found in measured for span in found.media]:
-        first, second = materialiser(task), materialiser(task)
+        first, second = materialiser.one(task), materialiser.one(task)
         assert first.patches.shape == (task.span.num_patches, made._family.patches.columns)
         assert np.array_equal(first.patches, second.patches)
         assert first.damaged == second.damaged
@@ -147,13 +147,13 @@ def test_the_same_in_threads_and_after_pickling(tmp_path: Path, measurer: Opener
     made = measurer(url, "interleaved")
     all_tasks = tasks(made, 4)
     materialiser = opened(made)
-    want = [materialiser(task) for task in all_tasks]
+    want = [materialiser.one(task) for task in all_tasks]
     copy: Materialiser = pickle.loads(pickle.dumps(materialiser))
     assert copy.counts.frames == 0
     found: dict[int, Any] = {}
 
     def work(at: int) -> None:
-        found[at] = [copy(task) for task in reversed(all_tasks)]
+        found[at] = copy(list(reversed(all_tasks)))
 
     threads = [threading.Thread(target=work, args=(at,)) for at in range(3)]
     for thread in threads:
@@ -177,7 +177,7 @@ def test_a_changed_shard_is_raised(tmp_path: Path, measurer: Opener) -> None:
     path.write_bytes(data)
     materialiser = opened(made)
     with pytest.raises(ShardChangedError, match=r"a\.tar"):
-        materialiser(task)
+        materialiser.one(task)
     assert materialiser.counts.damaged == 0
 
 
@@ -214,7 +214,7 @@ def test_p05_p06_pictures(cases: Path, tmp_path: Path, measurer: Opener) -> None
             shown[result.key] = result.outcome
             continue
         found = document(result)
-        done = materialiser(MediaTask(found.ref, found.media[0]))
+        done = materialiser.one(MediaTask(found.ref, found.media[0]))
         assert done.damaged is None and min(found.media[0].grid) >= 1
         shown[found.key] = "delivered"
     assert shown["6000x20"] == shown["8000x9"] == "dropped"
@@ -230,7 +230,7 @@ def test_p10_bomb(cases: Path, tmp_path: Path, measurer: Opener) -> None:
     materialiser = opened(made)
     for found in results:
         if isinstance(found, MeasuredDocument):
-            assert materialiser(MediaTask(found.ref, found.media[0])).damaged is None
+            assert materialiser.one(MediaTask(found.ref, found.media[0])).damaged is None
 
 
 def verified_materialiser(made: Measurer, url: str, marked: bool, **names: str) -> Materialiser:
@@ -253,11 +253,11 @@ def test_other_libraries_give_the_same_or_leave_it_to_the_reference(
     url = write_shard(tmp_path / "a.tar", damaged_media())
     made = measurer(url, "interleaved", video=VideoSampling(mode="all"))
     all_tasks = tasks(made, 4)
-    want = [opened(made)(task) for task in all_tasks]
+    want = [opened(made).one(task) for task in all_tasks]
     other = verified_materialiser(
         made, url, marked, decoder="torchcodec", image_decoder="torchvision"
     )
-    for first, second in zip(want, map(other, all_tasks), strict=True):
+    for first, second in zip(want, other(all_tasks), strict=True):
         assert np.array_equal(first.patches, second.patches) and first.damaged == second.damaged
     # what is clean and marked goes to the other library; all else to the reference
     assert other.counts.rerouted == (2 if marked else 4)
@@ -271,7 +271,7 @@ def test_a_failure_of_another_library_is_no_damage(
     url = write_shard(tmp_path / "a.tar", {"0": {"mp4": clip(20), "txt": "x y"}})
     made = measurer(url, "video_text", video=VideoSampling(mode="all"))
     (task,) = tasks(made, 1)
-    want = opened(made)(task)
+    want = opened(made).one(task)
     decode = torchcodec.raw_frames
 
     def fail(*args: Any) -> Any:
@@ -280,6 +280,6 @@ def test_a_failure_of_another_library_is_no_damage(
 
     monkeypatch.setattr(torchcodec, "raw_frames", fail)
     other = verified_materialiser(made, url, True, decoder="torchcodec")
-    found = other(task)
+    found = other.one(task)
     assert found.damaged is None and np.array_equal(found.patches, want.patches)
     assert other.counts.rerouted == 1

@@ -1,0 +1,114 @@
+"""Media as tasks: what shares one, and whom the death of a worker is laid to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zephon_mm.errors import WorkerDiedError
+from zephon_mm.pipeline.media_tasks import MOST, MOST_BYTES, MediaTasks
+from zephon_mm.sample import MeasuredDocument, MediaSpan, SampleRef
+from zephon_mm.stages.materialise import MediaResult, MediaTask
+
+Media = tuple[MediaTask, MeasuredDocument]
+
+
+def medium(number: int, kind: Any = "image") -> Media:
+    ref = SampleRef(0, 0, number, 0, number)
+    span = MediaSpan(kind, number, 0, 1, (1, 1, 1), (1, 1), (1, 1))
+    ids, loss = np.zeros(1, np.int32), np.ones(1, np.bool_)
+    document = MeasuredDocument(ref, "a.tar", f"key{number}", ids, loss, (span,), b"")
+    return MediaTask(ref, span), document
+
+
+def numbered(tasks: Sequence[MediaTask]) -> list[MediaResult]:
+    return [MediaResult(np.full((1, 1), task.span.member, np.uint8)) for task in tasks]
+
+
+@dataclass
+class Ticket:
+    work: Callable[[], Any]
+
+    def result(self) -> Any:
+        return self.work()
+
+
+@dataclass
+class Backend:
+    """Notes what is submitted; a task with the medium ``deadly`` kills its worker."""
+
+    deadly: int | None = None
+    sizes: list[int] = field(default_factory=list)
+    costs: list[int] = field(default_factory=list)
+
+    def submit(self, fn: Any, item: tuple[MediaTask, ...], *, cost_bytes: int) -> Any:
+        self.sizes.append(len(item))
+        self.costs.append(cost_bytes)
+
+        def work() -> list[MediaResult]:
+            if self.deadly in [task.span.member for task in item]:
+                raise WorkerDiedError("3 workers died of it")
+            done: list[MediaResult] = fn(item)
+            return done
+
+        return Ticket(work)
+
+
+def run(
+    backend: Backend, wanted: list[Media], workers: int, cost: Callable[[MediaTask], int]
+) -> list[int]:
+    media = MediaTasks(backend, numbered, cost, workers)  # type: ignore[arg-type]
+    return [int(np.asarray(r.patches)[0, 0]) for r in media.results(media.begin(wanted))]
+
+
+def one_byte(task: MediaTask) -> int:
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("count", "workers", "sizes"),
+    [
+        (100, 0, [1] * 100),
+        (100, 2, [MOST] * 12 + [4]),
+        (24, 2, [3] * 8),
+        (7, 2, [1] * 7),
+        (0, 2, []),
+    ],
+)
+def test_pictures_are_shared_out(count: int, workers: int, sizes: list[int]) -> None:
+    backend = Backend()
+    found = run(backend, [medium(n) for n in range(count)], workers, one_byte)
+    assert found == list(range(count))
+    assert backend.sizes == sizes and backend.costs == sizes
+
+
+def test_a_clip_is_a_task_of_its_own() -> None:
+    wanted = [medium(n, "video" if n in (3, 4, 9) else "image") for n in range(40)]
+    backend = Backend()
+    assert run(backend, wanted, 1, one_byte) == list(range(40))
+    assert backend.sizes == [3, 1, 1, 4, 1, 8, 8, 8, 6]
+
+
+def test_a_task_needs_no_more_than_its_share_of_memory() -> None:
+    costs = {0: MOST_BYTES // 2, 1: MOST_BYTES // 2, 2: 1, 3: 2 * MOST_BYTES, 4: 1}
+    backend = Backend()
+    wanted = [medium(n) for n in range(40)]
+    found = run(backend, wanted, 1, lambda task: costs.get(task.span.member, 1))
+    assert found == list(range(40))
+    assert backend.sizes[:3] == [2, 1, 1]
+    assert backend.costs[:3] == [MOST_BYTES, 1, 2 * MOST_BYTES]
+
+
+@pytest.mark.parametrize("deadly", [0, 5, 39])
+def test_a_death_is_laid_to_its_sample(deadly: int) -> None:
+    backend = Backend(deadly=deadly)
+    media = MediaTasks(backend, numbered, one_byte, 1)  # type: ignore[arg-type]
+    results = media.results(media.begin([medium(n) for n in range(40)]))
+    for number in range(deadly):  # those before it come all the same
+        assert int(np.asarray(next(results).patches)[0, 0]) == number
+    with pytest.raises(WorkerDiedError, match=f"a.tar, key 'key{deadly}': 3 workers died"):
+        next(results)

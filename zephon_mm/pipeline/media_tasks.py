@@ -1,0 +1,91 @@
+"""Media of a step as tasks for a backend: a few neighbouring pictures a task, a clip a task.
+
+What is put together changes who decodes and when, never what comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..backends import Backend, Ticket
+from ..errors import WorkerDiedError
+from ..sample import MeasuredDocument
+from ..stages.materialise import MediaResult, MediaTask
+
+MOST = 8
+"""Pictures that a task decodes at most: handing over one costs up to a tenth of decoding it."""
+
+MOST_BYTES = 32 << 20
+"""Of their memory; a picture that needs more is a task of its own."""
+
+_SHARES = 4  # a step's pictures are at least so many tasks a worker
+
+
+class Bundle(NamedTuple):
+    """Media that one task makes, of the documents ``of``, one each."""
+
+    tasks: list[MediaTask]
+    of: list[MeasuredDocument]
+    ticket: Ticket[list[MediaResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class MediaTasks:
+    """Submits media and hands out what came of them.
+
+    Args:
+        backend: where media are decoded.
+        materialise: decodes some, in order.
+        task_bytes: memory that one medium needs until its step is put together.
+        workers: of the backend, among which a step's pictures are shared out; 0: it has none, and
+            each medium is a task.
+    """
+
+    backend: Backend
+    materialise: Callable[[Sequence[MediaTask]], list[MediaResult]]
+    task_bytes: Callable[[MediaTask], int]
+    workers: int = 0
+
+    def begin(self, wanted: Sequence[tuple[MediaTask, MeasuredDocument]]) -> tuple[Bundle, ...]:
+        """Submit the media of a step, each with its document."""
+        return tuple(self._submit(media, cost) for media, cost in self._bundled(wanted))
+
+    def _bundled(
+        self, wanted: Sequence[tuple[MediaTask, MeasuredDocument]]
+    ) -> Iterator[tuple[list[tuple[MediaTask, MeasuredDocument]], int]]:
+        most = min(MOST, len(wanted) // (_SHARES * self.workers)) if self.workers else 1
+        media: list[tuple[MediaTask, MeasuredDocument]] = []
+        total = 0
+        for task, document in wanted:
+            cost = self.task_bytes(task)
+            alone = "video" in (task.span.kind, *(task.span.kind for task, _ in media[:1]))
+            if media and (alone or len(media) >= most or total + cost > MOST_BYTES):
+                yield media, total
+                media, total = [], 0
+            media.append((task, document))
+            total += cost
+        if media:
+            yield media, total
+
+    def _submit(self, media: Iterable[tuple[MediaTask, MeasuredDocument]], cost: int) -> Bundle:
+        tasks, documents = map(list, zip(*media, strict=True))
+        ticket = self.backend.submit(self.materialise, tuple(tasks), cost_bytes=cost)
+        return Bundle(tasks, documents, ticket)
+
+    def results(self, bundles: Sequence[Bundle]) -> Iterator[MediaResult]:
+        """The media in order.
+
+        Raises what decoding raises. If worker processes died of one, the error names its sample:
+        of several, each is tried again alone.
+        """
+        for bundle in bundles:
+            try:
+                yield from bundle.ticket.result()
+            except WorkerDiedError as error:
+                if len(bundle.tasks) == 1:
+                    (document,) = bundle.of
+                    raise error.of_sample(document.shard, document.key) from None
+                for media in zip(bundle.tasks, bundle.of, strict=True):
+                    yield from self.results([self._submit([media], self.task_bytes(media[0]))])
