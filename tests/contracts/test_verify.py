@@ -222,7 +222,9 @@ def test_the_token_is_named(
     def other(*args: Any) -> Any:
         for document in encode(*args):
             if len(document.tokens) > 200:
-                document.tokens[130] += 1
+                tokens = document.tokens.copy()
+                tokens[130] += 1
+                document = document._replace(tokens=tokens)
             yield document
 
     monkeypatch.setattr(zephon_mm.stages.measure, "encode_documents", other)
@@ -250,7 +252,7 @@ def test_the_frames_are_named(
 def test_the_pixels_are_named(
     config: DataConfig, serial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decode = zephon_mm.stages.materialise.Materialiser.__call__
+    decode = zephon_mm.stages.materialise.Materialiser.one
 
     def other(self: Any, task: Any) -> Any:
         result = decode(self, task)
@@ -258,7 +260,7 @@ def test_the_pixels_are_named(
             np.bitwise_xor(result.patches[-1:, -1:], 1, out=result.patches[-1:, -1:])
         return result
 
-    monkeypatch.setattr(zephon_mm.stages.materialise.Materialiser, "__call__", other)
+    monkeypatch.setattr(zephon_mm.stages.materialise.Materialiser, "one", other)
     run(config, tmp_path / "log", 2)
     assert named(serial, tmp_path / "log") == ["pixels"]
     assert "pixels of video 0 of document clips/clips0" in verify(serial, tmp_path / "log")[1]
