@@ -29,7 +29,6 @@ from .distributed import Checkpoints, Place, Share, sum_over
 from .errors import ConfigError, StateError
 from .pipeline import (
     LaneSnapshot,
-    MediaTasks,
     RankSteps,
     Report,
     Restored,
@@ -357,9 +356,7 @@ class Loader(Checkpoints):
             dp_rank=self.dp_rank,
             dp_size=self.dp_size,
             lanes=lanes,
-            media=MediaTasks(
-                backend, self._run.materialise, self._run.materialise.task_bytes, workers * threads
-            ),
+            media=self._run.media(backend, workers * threads, self.execution.memory_budget),
             collate=self._run.collate,
             on_damaged=self._report.damage,
             ahead=self.execution.prefetch if threads else 0,

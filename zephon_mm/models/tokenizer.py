@@ -77,7 +77,7 @@ class Tokenizer:
             for t in data["added_tokens"]
             if _is_control(t) and (t.get("lstrip") or t.get("rstrip"))
         }
-        control = [t["content"] for t in data["added_tokens"] if _is_control(t)]
+        control = [t["content"] for t in data["added_tokens"] if t["content"] and _is_control(t)]
         control.sort(key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, control))) if control else None
         self._control_starts = tuple({token[:2] for token in control})

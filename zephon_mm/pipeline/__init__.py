@@ -3,7 +3,6 @@
 from .count import count_steps
 from .lane import Lane, LaneSnapshot, Measure, arrival_capacity, block_of
 from .length import no_documents, run_length
-from .media_tasks import MediaTasks
 from .report import Report
 from .revival import Restored, Revival
 from .run import Run, open_run
@@ -16,7 +15,6 @@ __all__ = [
     "Lane",
     "LaneSnapshot",
     "Measure",
-    "MediaTasks",
     "RankSteps",
     "Report",
     "Restored",

@@ -18,9 +18,9 @@ MOST = 8
 """Pictures that a task decodes at most: handing over one costs up to a tenth of decoding it."""
 
 MOST_BYTES = 32 << 20
-"""Of their memory; a picture that needs more is a task of its own."""
+"""Of their memory, where the budget is large; a picture that needs more is a task of its own."""
 
-_SHARES = 4  # a step's pictures are at least so many tasks a worker
+_SHARES = 4  # tasks a worker, at least, into which a step's pictures and the budget are divided
 
 
 class Bundle(NamedTuple):
@@ -41,12 +41,14 @@ class MediaTasks:
         task_bytes: memory that one medium needs until its step is put together.
         workers: of the backend, among which a step's pictures are shared out; 0: it has none, and
             each medium is a task.
+        budget: bytes of media in flight on the backend.
     """
 
     backend: Backend
     materialise: Callable[[Sequence[MediaTask]], list[MediaResult]]
     task_bytes: Callable[[MediaTask], int]
     workers: int = 0
+    budget: int = 2 << 30
 
     def begin(self, wanted: Sequence[tuple[MediaTask, MeasuredDocument]]) -> tuple[Bundle, ...]:
         """Submit the media of a step, each with its document."""
@@ -55,13 +57,17 @@ class MediaTasks:
     def _bundled(
         self, wanted: Sequence[tuple[MediaTask, MeasuredDocument]]
     ) -> Iterator[tuple[list[tuple[MediaTask, MeasuredDocument]], int]]:
-        most = min(MOST, len(wanted) // (_SHARES * self.workers)) if self.workers else 1
+        shares = _SHARES * self.workers
+        most, most_bytes = 1, MOST_BYTES
+        if shares:
+            most = min(MOST, len(wanted) // shares)
+            most_bytes = min(MOST_BYTES, self.budget // shares)
         media: list[tuple[MediaTask, MeasuredDocument]] = []
         total = 0
         for task, document in wanted:
             cost = self.task_bytes(task)
             alone = "video" in (task.span.kind, *(task.span.kind for task, _ in media[:1]))
-            if media and (alone or len(media) >= most or total + cost > MOST_BYTES):
+            if media and (alone or len(media) >= most or total + cost > most_bytes):
                 yield media, total
                 media, total = [], 0
             media.append((task, document))

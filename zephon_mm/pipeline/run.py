@@ -23,6 +23,7 @@ from ..stages.measure import Measurer
 from ..state import Identity, identity
 from .auto import resolve_formats
 from .lane import LONG_BLOCK, Lane
+from .media_tasks import MediaTasks
 from .progress import Bar
 
 _log = logging.getLogger("zephon_mm")
@@ -84,6 +85,11 @@ class Run:
             block=block,
             announce=self.measure.announce if here else lambda refs: None,
         )
+
+    def media(self, backend: Backend, workers: int = 0, budget: int = 2 << 30) -> MediaTasks:
+        """What decodes the media of steps, see `MediaTasks`."""
+        make = self.materialise
+        return MediaTasks(backend, make, make.task_bytes, workers, budget)
 
     def collate(
         self, rows: Sequence[PackedRow], step: int, slots: Sequence[int], length: int

@@ -89,9 +89,7 @@ def lane_rows(
         dp_rank=lane.number,
         dp_size=run.config.lanes,
         lanes=[lane],
-        media=MediaTasks(backend, run.materialise, run.materialise.task_bytes)
-        if decode
-        else MediaTasks(backend, blank, lambda task: 0),
+        media=run.media(backend) if decode else MediaTasks(backend, blank, lambda task: 0),
         collate=run.collate,
         on_damaged=on_damaged,
         micro_batch=1,

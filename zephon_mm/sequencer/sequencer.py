@@ -322,7 +322,8 @@ class Sequencer:
             raise TooManyQuarantinedError(
                 f"lane {self.lane}: {self._fruitless} draws in a row gave nothing to train on, ten "
                 f"times max_consecutive_quarantined; the last was {rejected.outcome}: {where}: "
-                f"{rejected.reason}"
+                f"{rejected.reason}. Loosen what leaves them out (filters, packing.over_long), or "
+                "raise max_consecutive_quarantined if so few are meant to be left"
             )
 
     def _reject(self, rejected: Rejected) -> None:

@@ -38,7 +38,7 @@ class Block:
     @property
     def ids(self) -> bytes:
         """The tokens, packed."""
-        return self.tokens.tobytes()
+        return self.tokens.astype(np.int32, copy=False).tobytes()
 
 
 class Encoded(NamedTuple):
@@ -91,7 +91,7 @@ class _Fixed(NamedTuple):
 _Item = _Run | _Fixed | Block
 _Pieces = Sequence["str | _Fixed"]
 _Seen = tuple[dict[str, _Pieces], dict[str, _Pieces]]  # without loss, and with it
-_SHORT = 100  # characters: what templates write comes again, in every turn
+_SHORT = 300  # characters: what templates write comes again, in every turn
 
 
 def encode_documents(
@@ -142,8 +142,8 @@ def _items(parts: Sequence[TextPart | Block], tokenizer: Tokenizer, seen: _Seen)
             items.append(part)
             run = None
             continue
-        loss = part.loss
-        for piece in _cut(part, tokenizer, seen):
+        loss = bool(part.loss)  # a format of the user's may have it from NumPy
+        for piece in _cut(part, loss, tokenizer, seen):
             if isinstance(piece, _Fixed):
                 items.append(piece)
                 run = None
@@ -156,18 +156,18 @@ def _items(parts: Sequence[TextPart | Block], tokenizer: Tokenizer, seen: _Seen)
     return _stripped(items, tokenizer) if tokenizer.strips else items
 
 
-def _cut(part: TextPart, tokenizer: Tokenizer, seen: _Seen) -> _Pieces:
+def _cut(part: TextPart, loss: bool, tokenizer: Tokenizer, seen: _Seen) -> _Pieces:
     """The part's text, cut if a template wrote it."""
-    text, known = part.text, seen[part.loss]
+    text, known = part.text, seen[loss]
     if not text.isascii():
         _check_surrogates(text)
     if not part.special:
         return (text,)
     if len(text) > _SHORT:
-        return _pieces(text, part.loss, tokenizer)
+        return _pieces(text, loss, tokenizer)
     found = known.get(text)
     if found is None:
-        found = known[text] = _pieces(text, part.loss, tokenizer)
+        found = known[text] = _pieces(text, loss, tokenizer)
     return found
 
 

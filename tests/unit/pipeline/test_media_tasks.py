@@ -103,6 +103,15 @@ def test_a_task_needs_no_more_than_its_share_of_memory() -> None:
     assert backend.costs[:3] == [MOST_BYTES, 1, 2 * MOST_BYTES]
 
 
+@pytest.mark.parametrize(("budget", "most"), [(8 << 20, 1), (64 << 20, 2), (1 << 30, 8)])
+def test_a_small_budget_is_not_overrun_by_sharing_tasks(budget: int, most: int) -> None:
+    backend = Backend()
+    media = MediaTasks(backend, numbered, lambda task: 4 << 20, 2, budget)  # type: ignore[arg-type]
+    media.begin([medium(n) for n in range(100)])
+    assert max(backend.sizes) == most and sum(backend.sizes) == 100
+    assert max(backend.costs) <= max(4 << 20, budget // 8)
+
+
 @pytest.mark.parametrize("deadly", [0, 5, 39])
 def test_a_death_is_laid_to_its_sample(deadly: int) -> None:
     backend = Backend(deadly=deadly)

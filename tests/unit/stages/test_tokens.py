@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -218,3 +219,13 @@ def test_control_tokens_that_take_white_space_away(tmp_path: Path) -> None:
         assert shown.replace("<|end|>", "|", 1).split("|", 1)[1] == hf.decode(
             hf("<|user|>" + said + "<|left|>", add_special_tokens=False)["input_ids"][1:-1]
         )
+
+
+@pytest.mark.parametrize("loss", [True, False])
+def test_a_loss_from_elsewhere_is_as_good(tokenizers: list[Tokenizer], loss: bool) -> None:
+    for special in (True, False):
+        own = encode(tokenizers[0], TextPart("a b", loss, special))
+        other: Any = np.bool_(loss)
+        assert encode(tokenizers[0], TextPart("a b", other, special)).loss.tolist() == [
+            loss for _ in own.tokens
+        ]
