@@ -41,14 +41,14 @@ class MediaTasks:
         task_bytes: memory that one medium needs until its step is put together.
         workers: of the backend, among which a step's pictures are shared out; 0: it has none, and
             each medium is a task.
-        budget: bytes of media in flight on the backend.
+        budget: bytes of media in flight on the backend, among which tasks of several have a share.
     """
 
     backend: Backend
     materialise: Callable[[Sequence[MediaTask]], list[MediaResult]]
     task_bytes: Callable[[MediaTask], int]
     workers: int = 0
-    budget: int = 2 << 30
+    budget: int = 0
 
     def begin(self, wanted: Sequence[tuple[MediaTask, MeasuredDocument]]) -> tuple[Bundle, ...]:
         """Submit the media of a step, each with its document."""

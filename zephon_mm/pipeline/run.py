@@ -86,7 +86,7 @@ class Run:
             announce=self.measure.announce if here else lambda refs: None,
         )
 
-    def media(self, backend: Backend, workers: int = 0, budget: int = 2 << 30) -> MediaTasks:
+    def media(self, backend: Backend, workers: int = 0, budget: int = 0) -> MediaTasks:
         """What decodes the media of steps, see `MediaTasks`."""
         make = self.materialise
         return MediaTasks(backend, make, make.task_bytes, workers, budget)

@@ -258,3 +258,10 @@ def test_w05_upper_case_extensions(cases: Path) -> None:
         for item in samples_of_tar(cases / "inputs/W05/upper.tar")
     ]
     assert texts == [TextPart(f"card number {at}") for at in range(3)]
+
+
+def test_a_format_of_ones_own_reads_bytes() -> None:
+    found = sample({"BIN": b"\x00\xff", "txt": "a"})
+    assert found.bytes("bin") == b"\x00\xff"
+    with pytest.raises(SampleError, match="member 'jpg'"):
+        found.bytes("jpg")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 
+from zephon_mm.backends.serial import SerialBackend
 from zephon_mm.errors import WorkerDiedError
 from zephon_mm.pipeline.media_tasks import MOST, MOST_BYTES, MediaTasks
 from zephon_mm.sample import MeasuredDocument, MediaSpan, SampleRef
 from zephon_mm.stages.materialise import MediaResult, MediaTask
 
 Media = tuple[MediaTask, MeasuredDocument]
+LARGE = 2 << 30
 
 
 def medium(number: int, kind: Any = "image") -> Media:
@@ -29,40 +30,29 @@ def numbered(tasks: Sequence[MediaTask]) -> list[MediaResult]:
     return [MediaResult(np.full((1, 1), task.span.member, np.uint8)) for task in tasks]
 
 
-@dataclass
-class Ticket:
-    work: Callable[[], Any]
+class Backend(SerialBackend):
+    """The real one, with a note of what is submitted."""
 
-    def result(self) -> Any:
-        return self.work()
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+        self.costs: list[int] = []
 
-
-@dataclass
-class Backend:
-    """Notes what is submitted; a task with the medium ``deadly`` kills its worker."""
-
-    deadly: int | None = None
-    sizes: list[int] = field(default_factory=list)
-    costs: list[int] = field(default_factory=list)
-
-    def submit(self, fn: Any, item: tuple[MediaTask, ...], *, cost_bytes: int) -> Any:
+    def submit(self, fn: Any, item: Any, *, cost_bytes: int = 0) -> Any:
         self.sizes.append(len(item))
         self.costs.append(cost_bytes)
+        return super().submit(fn, item, cost_bytes=cost_bytes)
 
-        def work() -> list[MediaResult]:
-            if self.deadly in [task.span.member for task in item]:
-                raise WorkerDiedError("3 workers died of it")
-            done: list[MediaResult] = fn(item)
-            return done
 
-        return Ticket(work)
+def number_of(result: MediaResult) -> int:
+    return int(np.asarray(result.patches)[0, 0])
 
 
 def run(
     backend: Backend, wanted: list[Media], workers: int, cost: Callable[[MediaTask], int]
 ) -> list[int]:
-    media = MediaTasks(backend, numbered, cost, workers)  # type: ignore[arg-type]
-    return [int(np.asarray(r.patches)[0, 0]) for r in media.results(media.begin(wanted))]
+    media = MediaTasks(backend, numbered, cost, workers, LARGE)
+    return [number_of(result) for result in media.results(media.begin(wanted))]
 
 
 def one_byte(task: MediaTask) -> int:
@@ -106,7 +96,7 @@ def test_a_task_needs_no_more_than_its_share_of_memory() -> None:
 @pytest.mark.parametrize(("budget", "most"), [(8 << 20, 1), (64 << 20, 2), (1 << 30, 8)])
 def test_a_small_budget_is_not_overrun_by_sharing_tasks(budget: int, most: int) -> None:
     backend = Backend()
-    media = MediaTasks(backend, numbered, lambda task: 4 << 20, 2, budget)  # type: ignore[arg-type]
+    media = MediaTasks(backend, numbered, lambda task: 4 << 20, 2, budget)
     media.begin([medium(n) for n in range(100)])
     assert max(backend.sizes) == most and sum(backend.sizes) == 100
     assert max(backend.costs) <= max(4 << 20, budget // 8)
@@ -114,10 +104,14 @@ def test_a_small_budget_is_not_overrun_by_sharing_tasks(budget: int, most: int) 
 
 @pytest.mark.parametrize("deadly", [0, 5, 39])
 def test_a_death_is_laid_to_its_sample(deadly: int) -> None:
-    backend = Backend(deadly=deadly)
-    media = MediaTasks(backend, numbered, one_byte, 1)  # type: ignore[arg-type]
+    def dying(tasks: Sequence[MediaTask]) -> list[MediaResult]:
+        if deadly in [task.span.member for task in tasks]:
+            raise WorkerDiedError("3 workers died of it")
+        return numbered(tasks)
+
+    media = MediaTasks(Backend(), dying, one_byte, 1, LARGE)
     results = media.results(media.begin([medium(n) for n in range(40)]))
     for number in range(deadly):  # those before it come all the same
-        assert int(np.asarray(next(results).patches)[0, 0]) == number
+        assert number_of(next(results)) == number
     with pytest.raises(WorkerDiedError, match=f"a.tar, key 'key{deadly}': 3 workers died"):
         next(results)
