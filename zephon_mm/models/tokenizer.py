@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from .plain import PlainTexts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -69,6 +70,8 @@ class Tokenizer:
         text, data = _tokenizer_json(self.path, self.folder)
         self._added = {t["content"]: int(t["id"]) for t in data.get("added_tokens") or ()}
         self._backend = _backend(self.path, text, data)
+        words = [t["content"] for t in data["added_tokens"] if not _is_control(t)]
+        self._plain = PlainTexts(self._backend, data.get("normalizer"), words)
         settings = _read_json(self.folder / "tokenizer_config.json")
         self.chat_template = _chat_template(self.folder, settings)
         self._special_names = _special_names(settings)
@@ -142,7 +145,7 @@ class Tokenizer:
         """
         if special:
             return self._encode_template(text)
-        return np.array(self._backend.encode(text, add_special_tokens=False).ids, np.int32)
+        return _ids(self._plain.encode(text).ids)
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """`encode` of each text of samples."""
@@ -155,8 +158,8 @@ class Tokenizer:
         is a batch of its own, which is done in this thread: with the library's threads it takes
         more CPU time, and workers tokenise side by side already.
         """
-        encode = self._backend.encode_batch_fast
-        return [pack_ids(encode([text], add_special_tokens=False)[0].ids) for text in texts]
+        encode = self._plain.encode
+        return [pack_ids(encode(text).ids) for text in texts]
 
     def _encode_template(self, text: str) -> NDArray[np.int32]:
         cut = self.split_control(text)
