@@ -12,7 +12,7 @@ is one epoch of the loader and one pass of the tokenizer over its texts, in turn
 that both see the machine at the same speed; a row gives median,
 p20 and p80 of the rounds' ratios. Opening the loader (tokenizer, index, plan) is not in them:
 ``open_ms`` is its CPU time, once modules are imported. The bare tokenizer brings every text into
-Unicode's form C, as its file says; the loader does only where a text may not be in it already, which
+Unicode's form C, as its file says; the loader does where a text may not be in it already, which
 saves more than the rest of it costs. So ``form_c: false`` is the harder case: the same vocabularies
 with that step taken out of their files, as in those of Llama 3 and GPT-2. Texts have the lengths of
 ``data/mixed_lengths.json`` (at most ``--longest`` words), conversations two to eight turns of 5 to

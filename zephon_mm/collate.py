@@ -108,7 +108,7 @@ def collate(
         input_ids=torch.from_numpy(arrays.ids),
         labels=torch.from_numpy(arrays.labels),
         position_ids=torch.from_numpy(arrays.positions),
-        cu_seq_lens=torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32)),
+        cu_seq_lens=torch.from_numpy(np.array([*accumulate(lengths, initial=0)], np.int32)),
         max_length=max(lengths, default=0),
         seq_idx=torch.from_numpy(arrays.seq_idx),
         image_patches=_join([p for row in rows for p in row.image_patches], images, columns),
@@ -132,12 +132,12 @@ class _Arrays(NamedTuple):
 
     @classmethod
     def padding(cls, num_rows: int, length: int, pad_id: int, axes: int) -> _Arrays:
-        """Rows of padding; positions are left unset."""
+        """Rows of padding; what every row sets whole is left unset."""
         shape = (num_rows, length)
         return cls(
             ids=np.full(shape, pad_id, np.int64),
             labels=np.full(shape, IGNORE, np.int64),
-            seq_idx=np.zeros(shape, np.int32),
+            seq_idx=np.empty(shape, np.int32),
             positions=np.empty((axes, *shape), np.int64),
         )
 
@@ -163,12 +163,12 @@ def _fill_row(
         np.concatenate(tokens, out=ids)
         np.copyto(labels, ids, where=np.concatenate(loss))
         labels[[at for at in edges[:-1] if at < end]] = IGNORE
-    lengths = [len(part) for part in tokens]
     if end < length:
-        lengths.append(length - end)
         edges.append(length)
-    arrays.seq_idx[number] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-    positions[0] = np.arange(length) - np.repeat(np.array(edges[:-1], np.int64), lengths)
+    bounds = np.array(edges, np.int64)
+    starts, lengths = bounds[:-1], bounds[1:] - bounds[:-1]
+    arrays.seq_idx[number] = np.arange(len(lengths), dtype=np.int32).repeat(lengths)
+    np.subtract(np.arange(length), starts.repeat(lengths), out=positions[0])
     positions[1:, end:] = positions[0, end:]
     spans: list[DocumentSpan] = []
     for piece, part, at in zip(row.pieces, tokens, edges, strict=False):
@@ -182,7 +182,7 @@ def _fill_row(
         if piece.damaged:
             labels[at : at + len(part)] = IGNORE
         spans.append(_document_span(piece, media, at, source_ids))
-    return tuple(spans), lengths
+    return tuple(spans), lengths.tolist()
 
 
 def _document_span(
@@ -195,8 +195,9 @@ def _document_span(
 
 
 def _grids(media: Sequence[MediaSpan]) -> torch.Tensor:
-    grids = np.array([span.grid for span in media], np.int64)
-    return torch.from_numpy(grids.reshape(-1, 3))
+    if not media:
+        return torch.from_numpy(np.empty((0, 3), np.int64))
+    return torch.from_numpy(np.array([span.grid for span in media], np.int64))
 
 
 def _join(patches: Sequence[Patches], media: Sequence[MediaSpan], columns: int) -> torch.Tensor:
@@ -206,6 +207,8 @@ def _join(patches: Sequence[Patches], media: Sequence[MediaSpan], columns: int) 
     """
     if len(patches) != len(media):
         raise ZephonError(f"patches of {len(patches)} media for {len(media)} media")
+    if not media:
+        return torch.from_numpy(np.empty((0, columns), np.uint8))
     device = next((p.device for p in patches if isinstance(p, torch.Tensor)), torch.device("cpu"))
     shape = (sum(span.num_patches for span in media), columns)
     if device.type == "cpu":  # by NumPy, which asks for huge pages: few faults as it is filled

@@ -35,7 +35,7 @@ class Conversations:
         self._around = lru_cache(maxsize=_SCAFFOLDS)(self._learnt_around)
 
     def render(self, turns: Sequence[Turn], tools: str = "") -> tuple[Part, ...]:
-        """See `ChatTemplate.render`, which gives the same."""
+        """See `ChatTemplate.render`, which gives the same tokens."""
         parts = None
         if not tools and not self._template.marks_generation:
             parts = self._of_texts(turns)
@@ -68,7 +68,7 @@ class Conversations:
                 return None
             parts += cut
             if after is not None and texts[number]:
-                parts.append(TextPart(texts[number], loss=after, special=True))
+                parts.append(TextPart(texts[number], after))  # it spells no control token
             before = after
         return tuple(parts)
 

@@ -113,13 +113,15 @@ def encode_documents(
 def _encode(runs: Sequence[_Run], tokenizer: Tokenizer) -> None:
     """Tokens and losses of all runs; each text is encoded once."""
     texts = [run.text for run in runs]
-    heads = [run.head for run in runs]
+    heads = [run.head if len(run.losses) > 1 else "" for run in runs]
     known = dict.fromkeys((*texts, *(head for head in heads if head)))
     encoded = dict(zip(known, tokenizer.encode_packed(list(known)), strict=True))
     spelt: dict[str, bool] = {}
     for run, text, head in zip(runs, texts, heads, strict=True):
         run.ids = encoded[text]
-        if head is None:
+        if len(run.losses) == 1:
+            run.first = 0 if run.losses[0] else len(run.ids) // ID_BYTES
+        elif head is None:
             _use_offsets(run, tokenizer)
         elif len(head) == len(text):  # no target in it
             run.first = len(run.ids) // ID_BYTES
@@ -234,20 +236,24 @@ def _use_offsets(run: _Run, tokenizer: Tokenizer) -> None:
 
 
 def _join(items: Sequence[_Item]) -> Encoded:
-    tokens = np.frombuffer(b"".join([item.ids for item in items]), np.int32)
-    loss = np.zeros(len(tokens), np.bool_)
+    ids: list[bytes] = []
+    loss: list[bytes] = []
     blocks: list[tuple[int, int]] = []
     at = 0
     for item in items:
-        start = at
-        at += len(item.ids) // ID_BYTES
-        if isinstance(item, Block):
-            blocks.append((start, at))
+        ids.append(item.ids)
+        count = len(item.ids) // ID_BYTES
+        if isinstance(item, _Run):
+            first = item.first
+            if item.loss is not None:
+                loss.append(item.loss.tobytes())
+            else:
+                loss += (b"\0" * first, b"\1" * (count - first))
         elif isinstance(item, _Fixed):
-            if item.loss:
-                loss[start:at] = True
-        elif item.loss is None:
-            loss[start + item.first : at] = True
+            loss.append((b"\1" if item.loss else b"\0") * count)
         else:
-            loss[start:at] = item.loss
-    return Encoded(tokens, loss, tuple(blocks))
+            loss.append(b"\0" * count)
+            blocks.append((at, at + count))
+        at += count
+    tokens = np.frombuffer(b"".join(ids), np.int32)
+    return Encoded(tokens, np.frombuffer(b"".join(loss), np.bool_), tuple(blocks))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,9 +78,17 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Both]:
     return made
 
 
-def outcome(renderer: Conversations | ChatTemplate, turns: tuple[Turn, ...]) -> object:
+def outcome(both: Both, renderer: int, turns: tuple[Turn, ...]) -> object:
+    """The parts or the refusal; that a text is special matters only where it can be cut."""
+    tokenizer = both[1].tokenizer
+
+    def shown(part: Part) -> Part:
+        if isinstance(part, TextPart) and tokenizer.split_control(part.text) == [(part.text, None)]:
+            return replace(part, special=True)
+        return part
+
     try:
-        return renderer.render(turns)
+        return [shown(part) for part in both[renderer].render(turns)]
     except SampleError as error:
         return str(error)
 
@@ -113,14 +123,14 @@ TURNS = st.builds(
 def test_equal_to_the_template_on_any_conversation(
     opened: dict[str, Both], turns: tuple[Turn, ...], name: str
 ) -> None:
-    quick, template = opened[name]
-    assert outcome(quick, turns) == outcome(template, turns)
+    both = opened[name]
+    assert outcome(both, 0, turns) == outcome(both, 1, turns)
 
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("first", ["user", "assistant"])
 def test_equal_to_the_template_under_each(opened: dict[str, Both], name: str, first: str) -> None:
-    quick, template = opened[name]
+    both = opened[name]
     for texts in (
         ("Who?", "Me."),
         ("Who?", "Me.", "Why?", "So."),
@@ -132,29 +142,29 @@ def test_equal_to_the_template_under_each(opened: dict[str, Both], name: str, fi
         ("assistant\n", "<|im_start|>assistant\n"),
     ):
         turns = talk(*texts, first=first)
-        assert outcome(quick, turns) == outcome(template, turns)
+        assert outcome(both, 0, turns) == outcome(both, 1, turns)
     again = talk("Who?", "Me.", first=first)  # what is kept of others changes nothing
-    assert outcome(quick, again) == outcome(template, again)
+    assert outcome(both, 0, again) == outcome(both, 1, again)
 
 
 @pytest.mark.parametrize("name", USUAL)
 def test_the_usual_is_not_left_to_the_template(
     opened: dict[str, Both], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick, template = opened[name]
+    both = opened[name]
     turns = talk("Who are you?", "Me.\n\nOnly mé.", "Why?", "So.")
-    wanted = template.render(turns)
+    wanted = outcome(both, 1, turns)
 
     def refuse(*_: object) -> tuple[Part, ...]:
         raise AssertionError("left to the template")
 
     monkeypatch.setattr(ChatTemplate, "render", refuse)
-    assert quick.render(turns) == wanted
+    assert outcome(both, 0, turns) == wanted
     pictured = (Turn("user", (ImagePart("a"),), loss=False), *turns[1:])
     with pytest.raises(AssertionError, match="left"):
-        quick.render(pictured)
+        both[0].render(pictured)
     with pytest.raises(AssertionError, match="left"):
-        quick.render(turns, '[{"name": "a tool"}]')
+        both[0].render(turns, '[{"name": "a tool"}]')
     named = (Turn("user", (TextPart("Who?"),), loss=False, name="Ann"), *turns[1:])
     with pytest.raises(AssertionError, match="left"):
-        quick.render(named)
+        both[0].render(named)
