@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .batch import IGNORE, Batch, DocumentSpan
 from .errors import ZephonError
 from .models.base import ModelFamily
-from .patches import are_bytes
+from .patches import adjacent, are_bytes
 from .sample import MeasuredDocument, MediaSpan
 
 if TYPE_CHECKING:
@@ -203,12 +203,20 @@ def _grids(media: Sequence[MediaSpan]) -> torch.Tensor:
 def _join(patches: Sequence[Patches], media: Sequence[MediaSpan], columns: int) -> torch.Tensor:
     """The patches of all media in one tensor, each checked against its grid; uint8 [n, columns].
 
-    It lies on the device that any of them lies on.
+    It lies on the device that any of them lies on. What lies together already is not copied.
     """
     if len(patches) != len(media):
         raise ZephonError(f"patches of {len(patches)} media for {len(media)} media")
     if not media:
         return torch.from_numpy(np.empty((0, columns), np.uint8))
+    for array, span in zip(patches, media, strict=True):
+        if array.shape != (span.num_patches, columns) or not are_bytes(array):
+            raise ZephonError(
+                f"a {span.kind} of grid {span.grid} came as {array.dtype} {array.shape} instead of "
+                f"uint8 {(span.num_patches, columns)}"
+            )
+    if (together := adjacent(patches)) is not None:
+        return torch.from_numpy(together)
     device = next((p.device for p in patches if isinstance(p, torch.Tensor)), torch.device("cpu"))
     shape = (sum(span.num_patches for span in media), columns)
     if device.type == "cpu":  # by NumPy, which asks for huge pages: few faults as it is filled
@@ -216,12 +224,7 @@ def _join(patches: Sequence[Patches], media: Sequence[MediaSpan], columns: int) 
     else:
         joined = torch.empty(shape, dtype=torch.uint8, device=device)
     at = 0
-    for array, span in zip(patches, media, strict=True):
-        if array.shape != (span.num_patches, columns) or not are_bytes(array):
-            raise ZephonError(
-                f"a {span.kind} of grid {span.grid} came as {array.dtype} {array.shape} instead of "
-                f"uint8 {(span.num_patches, columns)}"
-            )
+    for array in patches:
         part = joined[at : at + len(array)]
         if isinstance(array, torch.Tensor):
             part.copy_(array)

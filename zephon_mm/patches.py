@@ -6,8 +6,9 @@ take whole tiles ([n, 3, side, side]) it is a tile, that is a patch as large as 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,6 +74,33 @@ class Pad:
 def are_bytes(patches: Patches) -> bool:
     """Whether an array or a tensor is of uint8; torch isn't imported for it."""
     return str(patches.dtype) in ("uint8", "torch.uint8")
+
+
+def adjacent(parts: Sequence[Any]) -> NDArray[np.uint8] | None:
+    """The rows of one array that all parts (`Patches`) are, one after another; None: they aren't.
+
+    Only of an array that may be written to.
+    """
+    whole: Any = getattr(parts[0], "base", None)
+    flags = getattr(whole, "flags", None)
+    if flags is None or whole.ndim != 2 or whole.dtype != parts[0].dtype:
+        return None
+    if not (flags.c_contiguous and flags.writeable):
+        return None
+    start = end = _address(parts[0])
+    columns = whole.shape[1]
+    for part in parts:
+        same = getattr(part, "base", None) is whole and part.shape[1:] == (columns,)
+        if not same or not part.flags.c_contiguous or _address(part) != end:
+            return None
+        end += part.nbytes
+    first = (start - _address(whole)) // columns
+    rows: NDArray[np.uint8] = whole[first : first + (end - start) // columns]
+    return rows
+
+
+def _address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 Step = Crop | Resize | Pad

@@ -254,8 +254,8 @@ def test_the_pixels_are_named(
 ) -> None:
     decode = zephon_mm.stages.materialise.Materialiser.one
 
-    def other(self: Any, task: Any) -> Any:
-        result = decode(self, task)
+    def other(self: Any, task: Any, into: Any = None) -> Any:
+        result = decode(self, task, into)
         if task.span.kind == "video":
             np.bitwise_xor(result.patches[-1:, -1:], 1, out=result.patches[-1:, -1:])
         return result

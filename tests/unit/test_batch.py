@@ -314,6 +314,23 @@ def test_row_digests_are_over_what_is_trained_on(family: ModelFamily) -> None:
     assert pixels.row_digests(pixels=True) != base.row_digests(pixels=True)
 
 
+def test_patches_that_lie_together_are_not_copied(family: ModelFamily) -> None:
+    item = document(family, [3, "image", 4, "image", 2])
+    apart = [row(family, whole(item), seed=seed) for seed in (1, 2)]
+    rows = np.concatenate([patches for one in apart for patches in one.image_patches])
+    count = len(rows) // 4
+    mine = [rows[at : at + count] for at in range(0, len(rows), count)]
+    halves = (mine[:2], mine[2:])
+    together = [replace(a, image_patches=b) for a, b in zip(apart, halves, strict=True)]
+    want, made = batch(family, apart), batch(family, together)
+    assert torch.equal(made.image_patches, want.image_patches)
+    assert made.row_digests(pixels=True) == want.row_digests(pixels=True)
+    assert np.shares_memory(made.image_patches.numpy(), rows)
+    alone = batch(family, together[1:])
+    assert torch.equal(alone.image_patches, want.image_patches[2 * count :])
+    assert alone.image_patches.untyped_storage().nbytes() == rows[2 * count :].nbytes
+
+
 def test_faults_of_the_caller_are_named(family: ModelFamily) -> None:
     item = document(family, [3, "image", 4])
     good = row(family, whole(item))

@@ -127,14 +127,17 @@ def _has_bilinear_uint8() -> bool:
     return fast or platform.machine() in ("aarch64", "arm64")
 
 
-def patches_of(picture: torch.Tensor, patch: PatchLayout) -> NDArray[np.uint8]:
-    """uint8 [3, height, width] to patches, uint8 [patches, 3·T·P·P]."""
+def patches_of(
+    picture: torch.Tensor, patch: PatchLayout, into: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint8]:
+    """uint8 [3, height, width] to patches, uint8 [patches, 3·T·P·P]; ``into`` rows for them."""
     p, t, m = patch.patch_size, patch.temporal_patch_size, patch.merge_size
     _, height, width = picture.shape
     if height % (p * m) or width % (p * m):
         raise ValueError(f"size {height}x{width} must be multiples of {p * m}")
     cut = picture.numpy().reshape(3, height // p // m, m, p, width // p // m, m, p)
     ordered = cut.transpose(1, 4, 2, 5, 0, 3, 6)
-    out = np.empty((*ordered.shape[:5], t, p, p), np.uint8)
-    out[...] = ordered[:, :, :, :, :, None]
-    return out.reshape(-1, patch.columns)
+    rows = height * width // p**2
+    out = np.empty((rows, patch.columns), np.uint8) if into is None else into
+    out.reshape(*ordered.shape[:5], t, p, p)[...] = ordered[:, :, :, :, :, None]
+    return out

@@ -42,10 +42,12 @@ def stream_patches(
     frames: Sequence[int],
     size: tuple[int, int],
     patch: PatchLayout,
+    into: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     """`video_patches` of ``frames``, each frame let go once its patches are written.
 
-    Memory is that of the patches and a few frames. Raises MediaError as the decoder does.
+    Memory is that of the patches and a few frames. ``into``: rows for the patches; None: they get
+    rows of their own. Raises MediaError as the decoder does.
     """
     slots: dict[int, list[int]] = {}
     for position, index in enumerate(frames):
@@ -55,7 +57,7 @@ def stream_patches(
         for frame in decoder.stream(data, info, frames)
         for position in slots[frame.index]
     )
-    return _write_all(places, len(frames), size, patch)
+    return _write_all(places, len(frames), size, patch, into)
 
 
 def _write_all(
@@ -63,6 +65,7 @@ def _write_all(
     count: int,
     size: tuple[int, int],
     patch: PatchLayout,
+    into: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     try:
         from zephon_mm_kernels import cpu
@@ -73,7 +76,7 @@ def _write_all(
         raise ValueError("no frames: a clip needs at least one")
     p, t, m = patch.patch_size, patch.temporal_patch_size, patch.merge_size
     rows = -(-count // t) * (size[0] // p) * (size[1] // p)
-    out = np.empty((rows, patch.columns), np.uint8)
+    out = np.empty((rows, patch.columns), np.uint8) if into is None else into
     for position, frame in places:
         turn = frame.orientation
         cpu.write_frame(

@@ -23,6 +23,7 @@ def view_patches(
     views: Sequence[View],
     patch: PatchLayout,
     decode: Decode | None = None,
+    into: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     """Patches of all views in turn: uint8 [patches, 3·T·P·P], each frame repeated over T.
 
@@ -36,13 +37,15 @@ def view_patches(
         views: at least one.
         patch: the model's layout.
         decode: what decodes it, `decode_image` or its equal of another library.
+        into: rows for the patches of a picture of one view; None: they get rows of their own.
 
     Raises:
         MediaError: as `decode_image`.
     """
     picture = (decode or decode_image)(data, info, max_pixels=info.width * info.height)
-    made = [patches_of(shown, patch) for shown in rendered(picture, views)]
-    return made[0] if len(made) == 1 else np.concatenate(made)
+    if len(views) > 1:
+        return np.concatenate([patches_of(shown, patch) for shown in rendered(picture, views)])
+    return patches_of(apply(picture, views[0].steps), patch, into)
 
 
 def rendered(picture: torch.Tensor, views: Sequence[View]) -> Iterator[torch.Tensor]:

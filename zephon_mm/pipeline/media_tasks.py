@@ -1,17 +1,22 @@
 """Media of a step as tasks for a backend: a few neighbouring pictures a task, a clip a task.
 
-What is put together changes who decodes and when, never what comes of it.
+What is put together changes who decodes and when, never what comes of it. A backend of this process
+decodes all media of a kind and step into one array, whose rows a batch then takes as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..backends import Backend, Ticket
 from ..errors import WorkerDiedError
-from ..sample import MeasuredDocument
+from ..sample import MeasuredDocument, MediaSpan
 from ..stages.materialise import MediaResult, MediaTask
 
 MOST = 8
@@ -42,17 +47,33 @@ class MediaTasks:
         workers: of the backend, among which a step's pictures are shared out; 0: it has none, and
             each medium is a task.
         budget: bytes of media in flight on the backend, among which tasks of several have a share.
+        columns: of a patch, where the backend's workers can write to this process's memory; 0:
+            they can't, and each medium comes in an array of its own.
     """
 
     backend: Backend
-    materialise: Callable[[Sequence[MediaTask]], list[MediaResult]]
+    materialise: Callable[..., list[MediaResult]]
     task_bytes: Callable[[MediaTask], int]
     workers: int = 0
     budget: int = 0
+    columns: int = 0
 
     def begin(self, wanted: Sequence[tuple[MediaTask, MeasuredDocument]]) -> tuple[Bundle, ...]:
         """Submit the media of a step, each with its document."""
-        return tuple(self._submit(media, cost) for media, cost in self._bundled(wanted))
+        rows = self._rows([task.span for task, _ in wanted]) if self.columns else None
+        return tuple(self._submit(media, cost, rows) for media, cost in self._bundled(wanted))
+
+    def _rows(self, spans: Sequence[MediaSpan]) -> Iterator[NDArray[np.uint8]]:
+        """Rows for each medium: of one array a kind, in order."""
+        total = {"image": 0, "video": 0}
+        for span in spans:
+            total[span.kind] += span.num_patches
+        arrays = {kind: np.empty((rows, self.columns), np.uint8) for kind, rows in total.items()}
+        filled = dict.fromkeys(arrays, 0)
+        for span in spans:
+            start = filled[span.kind]
+            filled[span.kind] = stop = start + span.num_patches
+            yield arrays[span.kind][start:stop]
 
     def _bundled(
         self, wanted: Sequence[tuple[MediaTask, MeasuredDocument]]
@@ -75,9 +96,17 @@ class MediaTasks:
         if media:
             yield media, total
 
-    def _submit(self, media: Iterable[tuple[MediaTask, MeasuredDocument]], cost: int) -> Bundle:
+    def _submit(
+        self,
+        media: Iterable[tuple[MediaTask, MeasuredDocument]],
+        cost: int,
+        rows: Iterator[NDArray[np.uint8]] | None = None,
+    ) -> Bundle:
         tasks, documents = map(list, zip(*media, strict=True))
-        ticket = self.backend.submit(self.materialise, tuple(tasks), cost_bytes=cost)
+        make = self.materialise
+        if rows is not None:
+            make = partial(make, into=[next(rows) for _ in tasks])
+        ticket = self.backend.submit(make, tuple(tasks), cost_bytes=cost)
         return Bundle(tasks, documents, ticket)
 
     def results(self, bundles: Sequence[Bundle]) -> Iterator[MediaResult]:

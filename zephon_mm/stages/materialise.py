@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("zephon_mm")
 
 Bytes = bytes | bytearray | memoryview
+Rows = NDArray[np.uint8]
 
 _PICTURE_BYTES = 12
 """A source pixel of a picture: stored, as shown, as RGB, resized in one direction."""
@@ -145,12 +146,15 @@ class Materialiser:
         self.__dict__.update(state)
         self._start_counting()
 
-    def __call__(self, tasks: Sequence[MediaTask]) -> list[MediaResult]:
+    def __call__(
+        self, tasks: Sequence[MediaTask], into: Sequence[Rows] | None = None
+    ) -> list[MediaResult]:
         """`one` of each, in order."""
-        return [self.one(task) for task in tasks]
+        rows = [None] * len(tasks) if into is None else into
+        return [self.one(task, out) for task, out in zip(tasks, rows, strict=True)]
 
-    def one(self, task: MediaTask) -> MediaResult:
-        """The medium's patches.
+    def one(self, task: MediaTask, into: Rows | None = None) -> MediaResult:
+        """The medium's patches; ``into`` rows that are theirs, as many as its span says.
 
         Raises:
             ShardIndexError, StorageError: its bytes are not those that were indexed, or can't be
@@ -160,7 +164,7 @@ class Materialiser:
         member = self.reader.member(ref.source, ref.shard, span.member)
         damaged: str | None = None
         try:
-            patches = self._decode(task, member)
+            patches = self._decode(task, member, into)
         except MediaError as error:
             damaged = f"member {member.name!r}: {' '.join(error.reason.split())}"
             image = span.kind == "image"
@@ -172,6 +176,9 @@ class Materialiser:
                 f"{member.name!r} of {self.reader.url(ref.source, ref.shard)} gave patches "
                 f"{patches.dtype} {patches.shape}, expected uint8 {expected}"
             )
+        if into is not None and patches is not into:
+            into[...] = patches
+            patches = into
         with self._count_lock:
             self.counts.pictures += span.kind == "image"
             self.counts.clips += span.kind == "video"
@@ -226,25 +233,25 @@ class Materialiser:
             working += min(MAX_HELD_BYTES, 3 * pixels * len(span.frames))
         return member.length + span.num_patches * self._family.patches.columns + working
 
-    def _decode(self, task: MediaTask, member: Member) -> Patches:
+    def _decode(self, task: MediaTask, member: Member, into: Rows | None) -> Patches:
         ref, span = task.ref, task.span
         info = None if member.probe is None else read_probe(member.probe)
         if span.kind == "image" and isinstance(info, ImageInfo):
             data = self.reader.read(ref.source, ref.shard, span.member)
-            return self._picture(data, info, span, clean=member.clean is True)
+            return self._picture(data, info, span, into, clean=member.clean is True)
         if span.kind == "video" and isinstance(info, ImageInfo):
             data = self.reader.read(ref.source, ref.shard, span.member)
             return self._animation(data, info, span)
         if span.kind == "video" and isinstance(info, VideoInfo):
             data = self.reader.read(ref.source, ref.shard, span.member)
-            return self._clip(data, replace(info, clean=member.clean), span)
+            return self._clip(data, replace(info, clean=member.clean), span, into)
         raise MediaError(f"the index holds no {span.kind} there", stage="probe")
 
     # The libraries are loaded by the first task that needs them.
 
     def _picture(
-        self, data: Bytes, info: ImageInfo, span: MediaSpan, *, clean: bool
-    ) -> NDArray[np.uint8]:
+        self, data: Bytes, info: ImageInfo, span: MediaSpan, into: Rows | None, *, clean: bool
+    ) -> Rows:
         from ..media.views import view_patches
 
         views, layout = self._family.views(span), self._family.patches
@@ -254,13 +261,13 @@ class Materialiser:
             reason = other.refusal(data, info, clean=clean)
             if reason is None:
                 try:
-                    return view_patches(data, info, views, layout, other.decode_image)
+                    return view_patches(data, info, views, layout, other.decode_image, into)
                 except MediaError as error:
                     reason = error.reason
             self._reroute("Pillow", reason)
-        return view_patches(data, info, views, layout)
+        return view_patches(data, info, views, layout, into=into)
 
-    def _animation(self, data: Bytes, info: ImageInfo, span: MediaSpan) -> NDArray[np.uint8]:
+    def _animation(self, data: Bytes, info: ImageInfo, span: MediaSpan) -> Rows:
         from ..media.animation import AnimationDecoder
         from ..media.animation_times import clip_of
         from ..media.pixels import stream_patches
@@ -271,13 +278,14 @@ class Materialiser:
         layout = self._family.patches
         return stream_patches(AnimationDecoder(), data, clip, span.frames, span.size, layout)
 
-    def _clip(self, data: Bytes, info: VideoInfo, span: MediaSpan) -> Patches:
+    def _clip(self, data: Bytes, info: VideoInfo, span: MediaSpan, into: Rows | None) -> Patches:
         from ..media.pixels import stream_patches
 
         wanted = (data, info, span.frames, span.size, self._family.patches)
         device = self._device if self._device is not None and self._device.makes_clips else None
+        on_cpu = partial(stream_patches, into=into)
         make: Callable[..., Patches] = (
-            partial(stream_patches, load_decoder(self._decoder)) if device is None else device.clip
+            partial(on_cpu, load_decoder(self._decoder)) if device is None else device.clip
         )
         if self._decoder not in decoder_names("planes-v1"):
             return make(*wanted)
@@ -286,7 +294,7 @@ class Materialiser:
                 return make(*wanted)
             except MediaError as error:  # a refusal too: the reference judges
                 self._reroute(REFERENCE, error.reason)
-        return stream_patches(load_decoder(REFERENCE), *wanted)
+        return on_cpu(load_decoder(REFERENCE), *wanted)
 
     def _reroute(self, to: str, reason: str) -> None:
         with self._count_lock:

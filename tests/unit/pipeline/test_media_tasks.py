@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from zephon_mm.backends.serial import SerialBackend
 from zephon_mm.errors import WorkerDiedError
+from zephon_mm.patches import adjacent
 from zephon_mm.pipeline.media_tasks import MOST, MOST_BYTES, MediaTasks
 from zephon_mm.sample import MeasuredDocument, MediaSpan, SampleRef
 from zephon_mm.stages.materialise import MediaResult, MediaTask
@@ -115,3 +117,29 @@ def test_a_death_is_laid_to_its_sample(deadly: int) -> None:
         assert number_of(next(results)) == number
     with pytest.raises(WorkerDiedError, match=f"a.tar, key 'key{deadly}': 3 workers died"):
         next(results)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_media_of_a_kind_are_decoded_into_one_array(workers: int) -> None:
+    """Whatever shares a task: each gets as many rows as it has patches, in order."""
+
+    def filled(tasks: Sequence[MediaTask], into: Sequence[Any]) -> list[MediaResult]:
+        for task, rows in zip(tasks, into, strict=True):
+            assert rows.shape == (task.span.num_patches, 6)
+            rows[...] = task.span.member
+        return [MediaResult(rows) for rows in into]
+
+    kinds = ["video" if number % 5 == 2 else "image" for number in range(40)]
+    wanted = []
+    for number, kind in enumerate(kinds):
+        task, owner = medium(number, kind)
+        span = replace(task.span, grid=(1, 1 + number % 3, 1))
+        wanted.append((replace(task, span=span), owner))
+    media = MediaTasks(Backend(), filled, one_byte, workers, LARGE, columns=6)
+    results = list(media.results(media.begin(wanted)))
+    assert [number_of(result) for result in results] == list(range(40))
+    for kind in ("image", "video"):
+        rows = [r.patches for r, of in zip(results, kinds, strict=True) if of == kind]
+        together = adjacent(rows)
+        assert together is not None and np.array_equal(together, np.concatenate(rows))
+        assert together.shape == np.asarray(together.base).shape

@@ -124,6 +124,30 @@ def test_damage_keeps_the_shape_and_says_why(tmp_path: Path, measurer: Opener, m
         assert np.array_equal(first.patches, second.patches) and first.damaged == second.damaged
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_rows_that_are_given_get_the_same_bytes(
+    tmp_path: Path, measurer: Opener, model: str
+) -> None:
+    """Also of damaged media, and nothing beside them is touched."""
+    samples = damaged_media()
+    samples["4"] = {"jpg": jpeg(900, 500), "json": [{"text": "x y"}, {"image": "jpg"}]}
+    url = write_shard(tmp_path / "a.tar", samples)
+    sampling = VideoSampling(mode="uniform", num_frames=5)
+    made = measurer(url, "interleaved", model=model, video=sampling)
+    materialiser, all_tasks = opened(made), tasks(made, 5)
+    want = materialiser(all_tasks)
+    assert [result.damaged is not None for result in want] == [False, True, True, False, False]
+    columns = made._family.patches.columns
+    sizes = [task.span.num_patches for task in all_tasks]
+    room = np.full((sum(sizes) + len(sizes), columns), 7, np.uint8)
+    starts = [sum(sizes[:at]) + at for at in range(len(sizes))]
+    into = [room[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    for result, expected, rows in zip(materialiser(all_tasks, into), want, into, strict=True):
+        assert result.patches is rows and result.damaged == expected.damaged
+        assert np.array_equal(rows, expected.patches)
+    assert all((room[start + size] == 7).all() for start, size in zip(starts, sizes, strict=True))
+
+
 def test_v16_damaged_clips(cases: Path, tmp_path: Path, measurer: Opener) -> None:
     files = sorted((cases / "inputs/V16").iterdir())
     media = [file for file in files if file.suffix in (".mp4", ".mkv", ".webm", ".h264")]
