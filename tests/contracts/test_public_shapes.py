@@ -26,7 +26,7 @@ from zephon_mm.state import fingerprint
 
 from ..unit.stages.chat_templates import QWEN3_VL
 from . import public_chats, public_pages
-from .public_pages import A, Samples, write
+from .public_pages import CLIP, A, Samples, write
 
 SHAPES = {**public_pages.SHAPES, **public_chats.SHAPES}
 TOOLS = public_chats.TOOL_SHAPES
@@ -193,3 +193,21 @@ def test_energon_says_where_things_lie(folder: Path) -> None:
     )
     with pytest.raises(ConfigError, match="knows none"):  # its samples are looked at
         open_run(config_of(folder, [Source(id="s", urls=url, format="auto")]), EXECUTION)
+
+
+def test_questions_about_media_of_several_kinds(folder: Path) -> None:
+    """Whatever their extensions; samples that have the question elsewhere are counted apart."""
+    asked = {"context": "What?", "answers": ["A cat."]}
+    media = [{"jpg": A}, {"png": A}, {"png": A}, {"clip.mp4": CLIP}]
+    samples: Samples = {str(at): {**one, "json": asked} for at, one in enumerate(media)}
+    samples["4"] = {"jpg": A, "json": {"question": "What?", "answer": "A dog."}}
+    url = write(folder / "kinds.tar", samples)
+    run = open_run(config_of(folder, [Source(id="s", urls=url, format="auto")]), EXECUTION)
+    assert run.chosen_formats["s"] == (
+        "format energon: 4 of 5 samples looked at have a picture or a clip and a JSON with "
+        "'context' and 'answers' (1 have a picture or a clip and a JSON with 'question' and "
+        "'answer')"
+    )
+    results = run.measure([SampleRef(0, 0, at, 0, at) for at in range(5)])
+    kinds = [r.media[0].kind for r in results if isinstance(r, MeasuredDocument)]
+    assert kinds == ["image", "image", "image", "video"]

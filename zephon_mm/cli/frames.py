@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -131,6 +132,10 @@ def open_clip(file: Path) -> tuple[bytes, VideoInfo]:
         data = file.read_bytes()
     except OSError as error:
         raise StorageError(f"{file}: {error.strerror or error}; expected a clip to read") from error
+    if tarfile.is_tarfile(file):  # of pictures FFmpeg would make a clip
+        raise MediaError(
+            f"{file}: a shard, not a clip: take one out of it with `tar -xf`", stage="probe"
+        )
     info = probe_video(data)
     if info.problem is not None:
         raise MediaError(f"{file}: {info.problem}", stage="probe")

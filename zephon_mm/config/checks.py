@@ -13,12 +13,15 @@ def check(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def positive(name: str, value: float | None, *, optional: bool = False) -> None:
-    """A number above 0; or None, if ``optional``."""
+def positive(
+    name: str, value: float | None, *, optional: bool = False, or_zero: bool = False
+) -> None:
+    """A number above 0; or None, if ``optional``. ``or_zero``: what a message says of it."""
     if value is None and optional:
         return
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise ConfigError(f"{name}={value!r}: must be a number above 0")
+        wanted = "0, or a number above it" if or_zero else "a number above 0"
+        raise ConfigError(f"{name}={value!r}: must be {wanted}")
 
 
 def whole(

@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import ConfigError, SampleError
 from .base import FormatOptions, Sample
 from .chat import MESSAGE_KEYS
-from .energon import are_enough
+from .energon import OWN, are_enough
 
 AUTO = "auto"
 LOOKED_AT = 20
@@ -69,6 +69,9 @@ def choose(
     why = reasons.most_common(1)[0][0]
     needed = next(look.options for look in looks if (look.format, look.reason) == (name, why))
     rest = [f"{n} look like {other}" for other, n in votes.most_common()[1:]]
+    if needed and not options:  # they are read alike, and these where others have it elsewhere
+        count = reasons[why]
+        rest = [f"{n} have {other}" for other, n in reasons.most_common()[1:]] + rest
     unknown = len(looks) - sum(votes.values())
     rest += [f"{unknown} like nothing known"] if unknown else []
     tail = f" ({', '.join(rest)})" if rest else ""
@@ -137,14 +140,11 @@ def _of_members(sample: Sample, data: Any) -> Choice | None:
 
 def _of_question(sample: Sample, keys: Iterable[str]) -> Choice | None:
     """A crude sample of Energon's: one picture or clip, a question and its answer."""
-    own = [("image", name) for name in sample.image_fields()]
-    own += [("video", name) for name in sample.video_fields()]
+    own = [*sample.image_fields(), *sample.video_fields()]
     asked = next((key for key in ("context", "question") if key in keys), None)
     answered = next((key for key in ("answers", "answer") if key in keys), None)
     if len(own) != 1 or not asked or not answered:
         return None
-    ((kind, name),) = own
-    noun = "picture" if kind == "image" else "clip"
-    reason = f"a {noun} and a JSON with {asked!r} and {answered!r}"
+    reason = f"a picture or a clip and a JSON with {asked!r} and {answered!r}"
     places = {"context": f"json[{asked}]", "answers": f"json[{answered}]"}
-    return Choice("energon", reason, {kind: name, **places})
+    return Choice("energon", reason, {"image": OWN, "video": OWN, **places})

@@ -65,6 +65,9 @@ _MARKER = re.compile(r"(<image>|<video>)")
 _NOUNS = {"image": "picture", "video": "clip"}
 _PART_KEYS = ("text", "image", "video", "image_url", "video_url")
 _FILE_KEYS = frozenset({"image", "images", "video", "videos", "media"})
+_SYSTEM_KEYS = ("system", "system_prompt")
+_SOUND_KEYS = ("audio", "audios")
+_LOSS_KEYS = ("weight", "loss", "train")  # OpenAI's, ms-swift's, Axolotl's
 _Kind = Literal["image", "video"]
 _KINDS: tuple[_Kind, ...] = ("image", "video")
 
@@ -92,11 +95,12 @@ class _Draft:
 
     role: str
     items: list[TextPart | _Medium]
+    loss: bool
     fields: dict[str, Any]
 
     def turn(self) -> Turn:
         parts = tuple(i.part() if isinstance(i, _Medium) else i for i in self.items)
-        return Turn(self.role, parts, self.role == "assistant", **self.fields)
+        return Turn(self.role, parts, self.loss, **self.fields)
 
 
 def chat(sample: Sample, options: FormatOptions) -> Document:
@@ -114,7 +118,7 @@ def with_targets(document: Document, what: str) -> Document:
     for turn in document.turns:
         if turn.loss and (turn.calls or has_text(turn.parts)):
             return document
-    raise no_text(f"{what}: no assistant turn has text")
+    raise no_text(f"{what}: no assistant turn that is trained on has text")
 
 
 def read_turns(
@@ -134,14 +138,18 @@ def read_turns(
     turns = [
         _usual(said, what, at) or _turn(said, f"{what}[{at}]") for at, said in enumerate(messages)
     ]
-    system = checked_text(head.get("system"), f"{what}: 'system'")
-    if system and not (turns and turns[0].role == "system"):
+    system = _system(head, what, turns[0] if turns and turns[0].role == "system" else None)
+    if system:
         turns.insert(0, Turn("system", (TextPart(system),), False))
+    for key in _SOUND_KEYS:
+        if head.get(key):
+            raise malformed(f"{what}: {key!r} lists sound, which is not read: it would be lost")
     drafts = [turn for turn in turns if isinstance(turn, _Draft)]
     if not drafts and len(sample.fields) == 1 and _FILE_KEYS.isdisjoint(head):  # texts alone
         return tuple([turn for turn in turns if isinstance(turn, Turn)])
     media = [item for draft in drafts for item in draft.items if isinstance(item, _Medium)]
-    files = {kind: _files(sample, head, kind, alone) for kind in _KINDS}
+    listed = {kind: _listed(head, kind, what) for kind in _KINDS}
+    files = {kind: _files(sample, listed[kind], kind, alone) for kind in _KINDS}
     if not files["image"] and all((m.kind, m.name) == ("image", None) for m in media):
         if len(media) == len(files["video"]):  # LLaVA's clips have the marker <image>, too
             for medium in media:
@@ -149,7 +157,12 @@ def read_turns(
     for kind in _KINDS:
         places = [place for place in media if place.kind == kind]
         if places or files[kind]:
-            _assign(sample, kind, places, files[kind], alone, what)
+            fields = _assign(sample, kind, places, files[kind], alone, what)
+            shown = {place.field for place in places}
+            for name in listed[kind] or ():
+                if fields[name] not in shown:
+                    lost = f"{_NOUNS[kind]} {name[:80]!a}, which the JSON lists"
+                    raise malformed(f"{what}: no message shows {lost}")
     return tuple([turn.turn() if isinstance(turn, _Draft) else turn for turn in turns])
 
 
@@ -170,6 +183,11 @@ def exchange(
     parts = [] if places else media
     parts = [*parts, *(i if isinstance(i, TextPart) else next(left) for i in items)]
     return Turn("user", tuple(parts), False), Turn("assistant", (TextPart(answered),), True)
+
+
+def count_markers(text: str) -> int:
+    """Places for media in a text."""
+    return len(_MARKER.findall(text))
 
 
 def _messages(data: Any, what: str, key: str | None) -> tuple[list[Any], str]:
@@ -228,7 +246,7 @@ def _turn(value: Any, what: str) -> _Draft:
         items = [_content(item, f"{what} content[{at}]") for at, item in enumerate(content)]
     else:
         items = _marked(checked_text(content, f"{what} content"), what)
-    return _Draft(role, items, fields)
+    return _Draft(role, items, _trained(message, role, what), fields)
 
 
 def _marked(text: str, what: str) -> list[TextPart | _Medium]:
@@ -284,12 +302,36 @@ def _checked_name(value: Any, what: str) -> str:
     return value.removeprefix("file://")
 
 
-def _listed(head: dict[str, Any], kind: _Kind) -> list[str] | None:
+def _system(head: dict[str, Any], what: str, turn: Turn | _Draft | None) -> str:
+    """The system text beside the messages; none if their own system turn says the same."""
+    texts = [checked_text(head.get(key), f"{what}: {key!r}") for key in _SYSTEM_KEYS]
+    given = {text for text in texts if text}
+    if turn is not None and given:
+        parts = turn.items if isinstance(turn, _Draft) else turn.parts
+        given.add("".join(part.text for part in parts if isinstance(part, TextPart)))
+    if len(given) > 1:
+        raise malformed(f"{what}: it has {len(given)} system texts, which say different things")
+    return "" if turn is not None else "".join(given)
+
+
+def _trained(message: dict[str, Any], role: str, what: str) -> bool:
+    """Whether a message is trained on: an assistant's, unless it says itself that it isn't."""
+    given = {key: message[key] for key in _LOSS_KEYS if message.get(key) is not None}
+    for key, value in given.items():
+        if value not in (0, 1):  # false and true are these
+            raise malformed(f"{what}: {key!r} is {str(value)[:40]!a}, expected 0, 1 or true, false")
+    return role == "assistant" and all(given.values())
+
+
+def _listed(head: dict[str, Any], kind: _Kind, what: str) -> list[str] | None:
     """The files of ``kind`` that the JSON lists; None if it doesn't say."""
     value: Any = None
+    given = [key for key in (kind, f"{kind}s") if head.get(key) not in (None, "", [])]
+    if len(given) > 1 and _names(head, given[0]) != _names(head, given[1]):
+        raise malformed(f"{what}: {given[0]!r} and {given[1]!r} list different files")
     for key in (kind, f"{kind}s"):
         value = head.get(key)
-        if value not in (None, ""):
+        if key in given or (not given and value not in (None, "")):
             break
     else:
         key, value = "name", head.get("name") if "media" in head else None
@@ -297,13 +339,16 @@ def _listed(head: dict[str, Any], kind: _Kind) -> list[str] | None:
             value = []
     if value in (None, ""):
         return None
-    names = value if isinstance(value, list) else [value]
+    return _names({key: value}, key)
+
+
+def _names(head: dict[str, Any], key: str) -> list[str]:
+    names = head[key] if isinstance(head[key], list) else [head[key]]
     return [_checked_name(_inner(name), f"{key!r}[{at}]") for at, name in enumerate(names)]
 
 
-def _files(sample: Sample, head: dict[str, Any], kind: _Kind, alone: bool) -> list[str]:
+def _files(sample: Sample, listed: list[str] | None, kind: _Kind, alone: bool) -> list[str]:
     """The files of ``kind`` for places without a name: those listed, else the sample's own."""
-    listed = _listed(head, kind)
     if listed is None:
         listed = list(_own(sample, kind)) if alone else []
     return listed
@@ -320,8 +365,10 @@ def _inner(value: Any) -> Any:
 
 def _assign(
     sample: Sample, kind: _Kind, places: list[_Medium], files: list[str], alone: bool, what: str
-) -> None:
+) -> dict[str, str | None]:
     """Give each place its field; SampleError when places and files don't match one to one.
+
+    Returns the field of each name, None where that is no member's.
 
     If no name means a member, and there are as many names as files, these are taken in order.
     """
@@ -344,3 +391,4 @@ def _assign(
             named = f"{(place.name or '')[:80]!a}"
             raise sample.missing(f"{_NOUNS[kind]} {named} that {place.what} names")
         place.field = field
+    return fields

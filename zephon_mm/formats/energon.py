@@ -1,7 +1,8 @@
 """``energon``: crude samples of Megatron Energon, mapped as in its ``dataset.yaml``.
 
 The options say where things lie, in Energon's own notation: ``jpg`` is a member, ``json[0][value]``
-a place in one. ``image`` and ``video`` name members (or a place that names one, or a list);
+a place in one. ``image`` and ``video`` name members (or a place that names one, or a list), or all
+of the sample's own (``*``);
 ``caption`` gives a captioned document, ``context`` and ``answers`` a question and its answer (of
 several answers the first). Media that lie in an auxiliary store are not in the sample: it is
 quarantined, and the reason names the file.
@@ -21,6 +22,7 @@ from .base import FormatOptions, Sample, checked_text, kind_of, malformed, no_te
 from .chat import exchange, with_targets
 
 OPTIONS = frozenset({"image", "video", "caption", "context", "answers"})
+OWN = "*"
 DATASET_FILE = ".nv-meta/dataset.yaml"
 _PLACE = re.compile(r"([^\[\]]+)((?:\[[^\[\]]+\])*)")
 
@@ -30,7 +32,10 @@ def energon(sample: Sample, options: FormatOptions) -> Document:
     media: list[Part] = []
     for name, part in (("image", ImagePart), ("video", VideoPart)):
         place = options.string(name)
-        if place is not None:
+        if place == OWN:
+            own = sample.image_fields() if name == "image" else sample.video_fields()
+            media += [part(field) for field in own]
+        elif place is not None:
             media += [part(field) for field in _fields(sample, place)]
     context, answers = options.string("context"), options.string("answers")
     if (context is None) != (answers is None):

@@ -17,8 +17,8 @@ def image_text(sample: Sample, options: FormatOptions) -> Document:
     found = sample.one_of(IMAGE_EXTENSIONS if field is None else (field.lower(),))
     if found is None:
         wanted = repr(field) if field else "'jpg', 'png', 'webp' …"
-        raise sample.missing(
-            f"picture (a member {wanted})",
-            "set options.image_field, or key='last_dot' if names have dots",
-        )
+        advice = "set options.image_field, or key='last_dot' if names have dots"
+        if field is not None:
+            advice = "options.image_field names it: leave it out where a sample has one picture"
+        raise sample.missing(f"picture (a member {wanted})", advice)
     return options.captioned((ImagePart(found),), read_text(sample, options, _TEXT_KEYS))

@@ -10,6 +10,7 @@ like any. They are one document: positions and attention run through the whole r
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from ..sample import Document, ImagePart, Part, Turn
@@ -22,7 +23,7 @@ from .base import (
     kind_of,
     malformed,
 )
-from .chat import exchange, read_turns, with_targets
+from .chat import count_markers, exchange, read_turns, with_targets
 
 OPTIONS = frozenset({"json_field"})
 
@@ -72,10 +73,15 @@ def _captions(sample: Sample, data: dict[str, Any], what: str) -> list[tuple[Tur
         if len(asked) != len(answered):
             raise malformed(f"{what}: {len(asked)} prompts for {len(answered)} captions at {at}")
         media: list[Part] = [ImagePart(next(found)) for _ in entry]
+        prompts_of = [checked_text(prompt, f"{what}: 'prompts'") for prompt in asked]
+        places = [count_markers(prompt) for prompt in prompts_of]
+        spread = sum(places) == len(media)  # else all of them stand in the first
+        left = iter(media)
         turns: list[Turn] = []
-        for prompt, caption in zip(asked, answered, strict=True):
-            texts = (checked_text(prompt, f"{what}: 'prompts'"), checked_text(caption, what))
-            turns += exchange(sample, *texts, [] if turns else media, f"{what}: entry {at}")
+        for prompt, caption, count in zip(prompts_of, answered, places, strict=True):
+            shown = list(islice(left, count if spread else len(media)))
+            texts = (prompt, checked_text(caption, what))
+            turns += exchange(sample, *texts, shown, f"{what}: entry {at}")
         row.append(tuple(turns))
     return row
 

@@ -29,10 +29,10 @@ def video_text(sample: Sample, options: FormatOptions) -> Document:
     found = sample.one_of(VIDEO_EXTENSIONS if field is None else (field.lower(),))
     if found is None:
         wanted = repr(field) if field else "'mp4', 'webm', 'mkv' …"
-        raise sample.missing(
-            f"clip (a member {wanted})",
-            "set options.video_field, or key='last_dot' if names have dots",
-        )
+        advice = "set options.video_field, or key='last_dot' if names have dots"
+        if field is not None:
+            advice = "options.video_field names it: leave it out where a sample has one clip"
+        raise sample.missing(f"clip (a member {wanted})", advice)
     start, end = _clip(sample) if options.flag("clip_window") else (None, None)
     text = read_text(sample, options, _TEXT_KEYS)
     return options.captioned((VideoPart(found, start, end),), text)

@@ -54,10 +54,11 @@ def clip_size(
     Raises MediaError (kind ``dropped``) for an aspect ratio over 200.
     """
     num_frames = max(num_frames, temporal_factor)
+    source = f"{width}×{height}"
     if height < factor or width < factor:
         scale = max(factor / height, factor / width)
         height, width = int(height * scale), int(width * scale)
-    _check_ratio(height, width)
+    _check_ratio(height, width, source)
     high = round(height / factor) * factor
     wide = round(width / factor) * factor
     shown = round(num_frames / temporal_factor) * temporal_factor
@@ -86,14 +87,14 @@ def within(size: tuple[int, int], factor: int, max_pixels: int) -> tuple[int, in
     return high, max(factor, max_pixels // high // factor * factor)
 
 
-def _check_ratio(height: int, width: int) -> None:
+def _check_ratio(height: int, width: int, source: str = "") -> None:
     if height < 1 or width < 1:
         raise MediaError(
             f"a size of {width}×{height} pixels holds no picture", stage="layout", kind="dropped"
         )
     if max(height, width) / min(height, width) > MAX_RATIO:
         raise MediaError(
-            f"{width}×{height} pixels: an aspect ratio over {MAX_RATIO}",
+            f"{source or f'{width}×{height}'} pixels: an aspect ratio over {MAX_RATIO}",
             stage="layout",
             kind="dropped",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,14 @@ def test_a_sheet_of_many_frames_stays_small(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("frame_*.png"))) == 150
     with Image.open(tmp_path / "contact_sheet.png") as sheet:
         assert sheet.width < 1100 and sheet.height < 1900
+
+
+def test_a_shard_of_pictures_is_no_clip(tmp_path: Path) -> None:
+    Image.new("RGB", (32, 32)).save(tmp_path / "a.jpg")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.add(tmp_path / "a.jpg", "a.jpg")
+    said, printed = refused(MediaError, tmp_path / "a.tar")
+    assert "a shard, not a clip" in said and not printed
 
 
 def test_clear_errors(clip: Path, tmp_path: Path, cases: Path) -> None:

@@ -293,3 +293,80 @@ def test_nothing_to_learn_is_filtered(messages: list[Any]) -> None:
 )
 def test_wrong_shapes_are_quarantined(data: Any) -> None:
     assert refusal(data).kind == "quarantined"
+
+
+@pytest.mark.parametrize("key", ["weight", "loss", "train"])
+@pytest.mark.parametrize("value", [0, False, 1, True, None])
+def test_a_message_may_say_that_it_is_not_trained_on(key: str, value: Any) -> None:
+    messages = [
+        {"role": "user", "content": "Hi."},
+        {"role": "assistant", "content": "Hello.", key: value},
+        {"role": "user", "content": "What?"},
+        {"role": "assistant", "content": "A cat."},
+    ]
+    turns = run({"messages": messages})
+    assert [turn.loss for turn in turns] == [False, value in (None, 1), False, True]
+    assert turns[1].parts == (TextPart("Hello."),)
+    messages[3][key] = 0
+    messages[1][key] = 0
+    assert "trained on" in refusal({"messages": messages}).reason
+    user = [{"role": "user", "content": "Hi.", key: 1}, *messages[2:3]]
+    assert "trained on" in refusal({"messages": user}).reason  # it is never the user's
+
+
+@pytest.mark.parametrize("value", [0.5, "no", [0], 2, -1, {}])
+def test_how_much_a_message_is_trained_on_is_not_a_scale(value: Any) -> None:
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    assert "expected 0, 1" in refusal([messages[0], {**messages[1], "weight": value}]).reason
+
+
+def named(*files: str, **head: Any) -> dict[str, Any]:
+    """A conversation whose parts name their files, and what its JSON says beside it."""
+    content = [{"type": "image", "image": file} for file in files]
+    user = {"role": "user", "content": [*content, {"type": "text", "text": "?"}]}
+    return {"messages": [user, {"role": "assistant", "content": "A cat."}], **head}
+
+
+def test_listed_files_that_nothing_shows_are_not_lost() -> None:
+    both = ("a.jpg", "b.jpg")
+    found = run(named("a.jpg", images=["x/a.jpg"]), *both)
+    assert found[0].parts[0] == ImagePart("a.jpg")
+    assert run(named(*both, images=["b.jpg", "a.jpg"]), *both)[0].parts[1] == ImagePart("b.jpg")
+    assert run(named("a.jpg"), *both)[0].parts[0] == ImagePart("a.jpg")  # not listed: its own
+    for head in ({"images": ["a.jpg", "b.jpg"]}, {"image": "b.jpg"}, {"images": ["gone.jpg"]}):
+        assert "no message shows picture" in refusal(named("a.jpg", **head), *both).reason
+    assert "0 <video> markers for 1 clips" in refusal(named("a.jpg", video="c.mp4"), "a.jpg").reason
+    assert run(named("http://h/a.jpg", images=["http://h/a.jpg"]), "jpg")[0].parts[0]
+
+
+def test_two_lists_of_files_must_be_the_same() -> None:
+    marked = [{"role": "user", "content": "<image>?"}, {"role": "assistant", "content": "A cat."}]
+    for lists in ({"image": "a.jpg", "images": ["a.jpg"]}, {"image": "", "images": ["a.jpg"]}):
+        assert run({"messages": marked, **lists}, "a.jpg", "b.jpg")[0].parts[0] == ImagePart(
+            "a.jpg"
+        )
+    lists = {"image": "b.jpg", "images": ["a.jpg"]}
+    assert "different files" in refusal({"messages": marked, **lists}, "a.jpg", "b.jpg").reason
+
+
+@pytest.mark.parametrize("key", ["system", "system_prompt"])
+def test_system_texts_that_differ_are_refused(key: str) -> None:
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "A cat."}]
+    expected = Turn("system", (TextPart("Be brief."),), loss=False)
+    assert run({key: "Be brief.", "messages": messages}) == (expected, *run(messages))
+    for content in ("Be brief.", [{"type": "text", "text": "Be brief."}]):
+        own = [{"role": "system", "content": content}, *messages]
+        assert run({key: "Be brief.", "messages": own}) == (expected, *run(messages))
+        assert "system texts" in refusal({key: "Be long.", "messages": own}).reason
+    both = {"system": "Be brief.", "system_prompt": "Be long.", "messages": messages}
+    assert "2 system texts" in refusal(both).reason
+
+
+@pytest.mark.parametrize("key", ["audio", "audios"])
+def test_sound_is_refused_rather_than_lost(key: str) -> None:
+    messages = [
+        {"role": "user", "content": "<audio>?"},
+        {"role": "assistant", "content": "A cat."},
+    ]
+    assert "sound" in refusal({"messages": messages, key: ["a.wav"]}, "a.wav").reason
+    assert run({"messages": messages, key: []})[0].parts == (TextPart("<audio>?"),)

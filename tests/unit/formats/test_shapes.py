@@ -197,6 +197,18 @@ def test_llava_onevision_packed() -> None:
         ],
         [("user", "Hi."), ("ASSISTANT", "Hello.")],
     ]
+    spread = {**nested, "prompts": [["<image>?", "Or <image>?"], "Hi."]}
+    assert talk(run("packed", {**members, "json": spread}))[0] == [
+        ("user", "[img0.jpg]?"),
+        ("ASSISTANT", "The first."),
+        ("user", "Or [img1.jpg]?"),
+        ("ASSISTANT", "It is red."),
+    ]
+    unmarked = {**nested, "prompts": [["Which?", "Why?"], "Hi."]}
+    assert talk(run("packed", {**members, "json": unmarked}))[0][0] == (
+        "user",
+        "[img0.jpg][img1.jpg]Which?",
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,6 +239,9 @@ def test_energon_crude_samples() -> None:
         Turn("user", (ImagePart("jpg"), TextPart("\nWhat?")), False),
         Turn("assistant", (TextPart("A cat."),), True),
     )
+    own = {"image": "*", "video": "*", **places}
+    for members, part in (({"png": b""}, ImagePart("png")), ({"webm": b""}, VideoPart("webm"))):
+        assert run("energon", {**members, "json": data}, **own).turns[0].parts[0] == part
     clip = {"clip.mp4": b"", "json": data}
     found = run("energon", clip, video="json[1][file]", caption="json[0][value]")
     assert found.parts[0] == VideoPart("clip.mp4")
