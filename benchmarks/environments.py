@@ -43,6 +43,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "ours": Contestant(prepare="ours"),
     "limits": Contestant(prepare="ours"),
     "limits:aten": Contestant(prepare="ours"),
+    "limits:whole": Contestant(prepare="ours"),
     "limits:tar": Contestant(),
     "limits:ffmpeg": Contestant(),
     "zephon": Contestant(("zephon[parquet]==0.2.0",), prepare="zephon"),

@@ -6,6 +6,8 @@ frames, their pixels and the tokenizer. Nothing is shuffled, packed or collated.
 order in which our plan draws them, all of an epoch. Variants:
 
 - ``aten``: of pictures; resized by ATen and cut into patches, as we do, rather than by Pillow;
+- ``whole``: of clips; decoded as the peers' loaders do (`work.clip`): every frame up to the last
+  wanted one, the wanted ones resized by FFmpeg;
 - ``tar``: reading all members with Python's ``tarfile``, nothing done to them;
 - ``ffmpeg``: ``ffmpeg -f null`` over each clip, every frame decoded, none converted.
 
@@ -216,8 +218,12 @@ def limit(job: Job, meter: Meter) -> Callable[[Job], Made]:
         if clips or job.work == "text":
             meter.skip("no pictures")
         return bare_aten
+    if job.variant == "whole":
+        if not clips:
+            meter.skip("no clips")
+        return bare_making
     if job.variant:
-        raise SystemExit(f"limits:{job.variant}: the variants are aten, tar and ffmpeg")
+        raise SystemExit(f"limits:{job.variant}: the variants are aten, whole, tar and ffmpeg")
     if job.work == "text":
         return bare_texts
     return bare_clips if clips else bare_making

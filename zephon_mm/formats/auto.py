@@ -98,13 +98,17 @@ def _of_list(data: list[Any]) -> Choice | None:
     heads = [item for item in data if isinstance(item, dict)]
     if not heads or len(heads) != len(data):
         return None
-    if all("role" in head or "from" in head for head in heads):
+    if all(map(_is_message, heads)):
         return Choice("chat", "a JSON list of messages")
     if all(any(isinstance(head.get(key), list) for key in MESSAGE_KEYS) for head in heads):
         return Choice("packed", "a JSON list of conversations")
     if all(_PARTS & head.keys() for head in heads):
         return Choice("interleaved", "a JSON list of text, image and video")
     return None
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and ("role" in value or "from" in value)
 
 
 def _of_object(data: dict[str, Any], options: FormatOptions) -> Choice | None:
@@ -119,7 +123,7 @@ def _of_object(data: dict[str, Any], options: FormatOptions) -> Choice | None:
         return Choice("obelics", "a JSON with 'images' and 'texts'")
     own = options.string("messages_key")
     for key in MESSAGE_KEYS if own is None else (own,):
-        if lists(key):
+        if lists(key) and (own or all(map(_is_message, data[key]))):
             return Choice("chat", f"a JSON with {key!r}")
     key = options.string("parts_key") or "parts"
     return Choice("interleaved", f"a JSON with {key!r}") if lists(key) else None

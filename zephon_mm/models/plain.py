@@ -3,14 +3,14 @@
 Before a text reaches its pre-tokeniser, the backend searches it for added tokens and brings it into
 Unicode's normal form C (Qwen's and others' do): a tenth and more of its time, and almost every text
 comes out as it went in. What surely does is found faster than it is done again; such a text goes
-to a tokeniser of the same pre-tokeniser and model, with nothing before them. The ids are the same.
+to a tokeniser of the same parts, with nothing before the pre-tokeniser. The ids are the same.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -34,21 +34,20 @@ class PlainTexts:
 
     Args:
         backend: the tokeniser.
-        normalizer: what its ``tokenizer.json`` says of its normaliser.
         words: the added tokens that it looks for in a text.
     """
 
-    def __init__(
-        self, backend: Backend, normalizer: Mapping[str, Any] | None, words: Sequence[str]
-    ) -> None:
+    def __init__(self, backend: Backend, words: Sequence[str]) -> None:
         self._whole = backend.encode_batch_fast
         self._short = None
-        self._form_c = normalizer == {"type": "NFC"}
+        normalizer = backend.normalizer
+        self._form_c = type(normalizer).__name__ == "NFC"
         self._starts = tuple({word[:2] for word in words if word})
         known = normalizer is None or (self._form_c and "".join(words).isascii())
         if known and len(self._starts) <= _MOST_STARTS:
             short = type(backend)(backend.model)  # shares the model and the words it remembers
             short.pre_tokenizer = backend.pre_tokenizer
+            short.post_processor = backend.post_processor
             self._short = short.encode_batch_fast
 
     def is_plain(self, text: str) -> bool:

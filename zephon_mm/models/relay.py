@@ -31,7 +31,7 @@ def measure_digest(
 ) -> bytes:
     """16 bytes over a document's tokens, loss mask and media: `MeasuredDocument.digest`."""
     digest = hashlib.blake2b(len(tokens).to_bytes(8, "little"), digest_size=16)
-    digest.update((tokens if tokens.dtype == _IDS else tokens.astype(_IDS)).data)
+    digest.update(np.ascontiguousarray(tokens, _IDS).data)
     digest.update(np.packbits(loss).data)
     for span in media:
         digest.update(span_identity(span))

@@ -5,43 +5,41 @@ without a picture, nor ``<|im_end|>`` the end of a turn. So the backend here nev
 control token in text (``encode_special_tokens``), and text that a template wrote is cut at control
 tokens first, which is what the backend itself would do. Added tokens that are words rather than
 control tokens, such as ``<think>``, stay what the tokeniser makes of them.
-
-``tokenizers`` is used directly where the folder holds a ``tokenizer.json``; importing
-``transformers`` takes seconds and is left to folders that don't.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import hashlib
 import json
 import re
 import struct
-import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from .plain import PlainTexts
+from .tokenizer_file import (
+    find_folder,
+    give_memory_back,
+    is_control,
+    model_bytes,
+    open_backend,
+    read_chat_template,
+    read_json,
+    read_tokenizer,
+    special_names,
+)
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as Backend
-
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_HUB_FILES = ["*.json", "*.jinja", "merges.txt", "vocab.txt", "*.model", "*.tiktoken"]
-_MODEL = re.compile(r'"model"\s*:\s*\{')
 ID_BYTES = 4  # of a packed id
 _LARGE = 1 << 20  # characters
 _NEITHER = (False, False)
 _SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
 _SPACES += "".join(map(chr, range(0x2000, 0x200B)))  # as Rust; Python's own has four more
-_CONTROL = re.compile(r"<\|[^|<>\s]+\|>")
 
 
 class Tokenizer:
@@ -63,24 +61,24 @@ class Tokenizer:
     def __init__(self, path: str) -> None:
         self.path = str(path)
         self._lock = threading.RLock()
-        self._load(_find(self.path))
+        self._load(find_folder(self.path))
 
     def _load(self, folder: Path) -> None:
         self.folder = folder
-        text, data = _tokenizer_json(self.path, self.folder)
+        text, data = read_tokenizer(self.path, self.folder)
         self._added = {t["content"]: int(t["id"]) for t in data.get("added_tokens") or ()}
-        self._backend = _backend(self.path, text, data)
-        words = [t["content"] for t in data["added_tokens"] if not _is_control(t)]
-        self._plain = PlainTexts(self._backend, data.get("normalizer"), words)
-        settings = _read_json(self.folder / "tokenizer_config.json")
-        self.chat_template = _chat_template(self.folder, settings)
-        self._special_names = _special_names(settings)
+        self._backend = open_backend(self.path, text, data)
+        words = [t["content"] for t in data["added_tokens"] if not is_control(t)]
+        self._plain = PlainTexts(self._backend, words)
+        settings = read_json(self.folder / "tokenizer_config.json")
+        self.chat_template = read_chat_template(self.folder, settings)
+        self._special_names = special_names(settings)
         self.strips: dict[int | None, tuple[bool, bool]] = {
             int(t["id"]): (bool(t.get("lstrip")), bool(t.get("rstrip")))
             for t in data["added_tokens"]
-            if _is_control(t) and (t.get("lstrip") or t.get("rstrip"))
+            if is_control(t) and (t.get("lstrip") or t.get("rstrip"))
         }
-        control = [t["content"] for t in data["added_tokens"] if t["content"] and _is_control(t)]
+        control = [t["content"] for t in data["added_tokens"] if t["content"] and is_control(t)]
         control.sort(key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, control))) if control else None
         self._control_starts = tuple({token[:2] for token in control})
@@ -92,9 +90,9 @@ class Tokenizer:
             "special": [self.eos_id, self.pad_id],
         }
         canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
-        self.digest = hashlib.sha256(canonical.encode() + _model_bytes(text, data)).digest()
+        self.digest = hashlib.sha256(canonical.encode() + model_bytes(text, data)).digest()
         if len(text) > _LARGE:
-            _give_memory_back()
+            give_memory_back()
 
     def _named(self, field: str, *names: str, default: int | None = None) -> int:
         for name in (self._special_names.get(field), *names):
@@ -125,9 +123,12 @@ class Tokenizer:
         with self._lock:
             if "_expected" in self.__dict__:
                 folder, digest = self.__dict__["_expected"]
-                self._load(folder if folder.is_dir() else _find(self.path))  # another host's
-                if self.digest != digest:
+                fresh = object.__new__(Tokenizer)
+                fresh.path = self.path
+                fresh._load(folder if folder.is_dir() else find_folder(self.path))  # another host's
+                if fresh.digest != digest:
                     raise ConfigError(f"tokenizer={self.path!r} has changed since the run began")
+                self.__dict__.update(fresh.__dict__)
                 del self._expected
         return self.__dict__[name]
 
@@ -245,156 +246,3 @@ def pack_ids(ids: Sequence[int]) -> bytes:
 
 def _ids(values: Sequence[int]) -> NDArray[np.int32]:
     return np.array(values, dtype=np.int32)
-
-
-def _give_memory_back() -> None:
-    """To the system, what the C library keeps of freed memory: reading a vocabulary leaves much."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-        if trim is not None:
-            trim(0)
-
-
-def _find(path: str) -> Path:
-    """The folder that holds the tokeniser's files; fetches a hub id."""
-    local = Path(path).expanduser()
-    if local.is_file():
-        return local.parent
-    if local.is_dir():
-        return local
-    if not _HUB_ID.fullmatch(path) or path.startswith("."):
-        raise ConfigError(
-            f"tokenizer={path!r}: there is no such folder or file. Name a folder with a "
-            "tokenizer.json, such as a model's, or a Hugging Face model id"
-        )
-    try:
-        from huggingface_hub import snapshot_download
-
-        return Path(snapshot_download(path, allow_patterns=_HUB_FILES))
-    except Exception as error:
-        raise ConfigError(
-            f"tokenizer={path!r} is not a local folder, and the Hugging Face hub gave no model of "
-            f"that id ({type(error).__name__}: {_first_line(error)}). Check the name and the "
-            f"network, or download it elsewhere (`hf download {path}`) and name the folder"
-        ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0][:200]
-
-
-def _tokenizer_json(path: str, folder: Path) -> tuple[str, dict[str, Any]]:
-    """``tokenizer.json``, as text and parsed; transformers makes it from older files."""
-    named = Path(path).expanduser()
-    file = named if named.is_file() else folder / "tokenizer.json"
-    try:
-        if file.is_file():
-            text = file.read_text(encoding="utf-8")
-            data = _settings(text)
-            data["added_tokens"] = data.get("added_tokens") or []
-            known = {t["content"] for t in data["added_tokens"]}
-            beside = _read_json(folder / "tokenizer_config.json").get("added_tokens_decoder", {})
-            if named.is_file() or all(t.get("content") in known for t in beside.values()):
-                return text, data
-    except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
-        raise ConfigError(
-            f"tokenizer={path!r}: {file.name} can't be read as a tokenizer "
-            f"({type(error).__name__}: {_first_line(error)}): download it again"
-        ) from error
-    try:
-        from transformers import AutoTokenizer
-
-        text = AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer.to_str()
-    except Exception as error:
-        raise ConfigError(
-            f"tokenizer={path!r}: {folder} holds no tokenizer that transformers can read "
-            f"({type(error).__name__}: {_first_line(error)}). A folder needs a tokenizer.json; "
-            "AutoTokenizer.from_pretrained(…).save_pretrained(folder) writes one"
-        ) from error
-    return text, _settings(text)
-
-
-def _settings(text: str) -> dict[str, Any]:
-    """A ``tokenizer.json`` but for its ``model``: megabytes of vocabulary, which only Rust reads.
-
-    Where ``model`` is not its last key, all of it.
-    """
-    start = _MODEL.search(text)
-    if start is not None:
-        with contextlib.suppress(ValueError):
-            head = json.loads(text[: start.start()].rstrip().rstrip(",") + "}")
-            if "added_tokens" in head and "decoder" in head:
-                return dict(head)
-    return dict(json.loads(text))
-
-
-def _model_bytes(text: str, data: Mapping[str, Any]) -> bytes:
-    """The model's part of the identity: its JSON, however it is indented or escaped."""
-    start = _MODEL.search(text)
-    escaped = "\\u" in text.replace("\\\\", "")  # not the backslashes of the vocabulary
-    if "model" in data or start is None or escaped:
-        model = json.loads(text).get("model")
-        tail = json.dumps({"model": model}, ensure_ascii=False, separators=(",", ":"))[1:]
-    else:
-        tail = text[start.start() :]
-    return tail.encode("utf-8", "surrogatepass").translate(None, b" \t\r\n")
-
-
-def _is_control(token: Mapping[str, Any]) -> bool:
-    return bool(token.get("special")) or _CONTROL.fullmatch(token["content"]) is not None
-
-
-def _backend(path: str, text: str, data: dict[str, Any]) -> Backend:
-    """The Rust tokeniser, set so that control tokens in a text stay text."""
-    from tokenizers import Tokenizer as Backend
-
-    odd = [t for t in data["added_tokens"] if _is_control(t) and not t.get("special")]
-    try:
-        if odd:
-            whole = json.loads(text)
-            for token in whole["added_tokens"]:
-                token["special"] = _is_control(token)
-            text = json.dumps(whole)
-        backend = Backend.from_str(text)
-    except Exception as error:
-        raise ConfigError(
-            f"tokenizer={path!r}: tokenizer.json can't be loaded ({_first_line(error)}): it may be "
-            "cut short or written by a newer `tokenizers`"
-        ) from error
-    backend.encode_special_tokens = True
-    backend.no_truncation()
-    backend.no_padding()
-    return backend
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    """A JSON object beside the tokeniser, or {} where there is none. Raises ConfigError."""
-    if not file.is_file():
-        return {}
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{file}: can't be read as JSON ({_first_line(error)})") from error
-    return data if isinstance(data, dict) else {}
-
-
-def _special_names(settings: Mapping[str, Any]) -> dict[str, str | None]:
-    names: dict[str, str | None] = {}
-    for field in ("bos_token", "eos_token", "pad_token", "unk_token"):
-        value = settings.get(field)
-        names[field] = value.get("content") if isinstance(value, dict) else value
-    return names
-
-
-def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """The chat template: its own file first, as in transformers, then the tokeniser's settings."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    for source in (_read_json(folder / "chat_template.json"), settings):
-        value = source.get("chat_template")
-        if isinstance(value, list):
-            value = {item["name"]: item["template"] for item in value}.get("default")
-        if isinstance(value, str):
-            return value
-    return None

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers.normalizers import NFC
+from tokenizers.processors import TemplateProcessing
 
 from zephon_mm.models import load_tokenizer
 from zephon_mm.models.plain import STABLE, PlainTexts
@@ -70,7 +71,7 @@ def test_ids_are_those_of_the_whole_way(
     settings: dict[str, Any], normalizer: dict[str, Any] | None, words: list[str]
 ) -> None:
     whole = backend(settings, normalizer, words)
-    plain = PlainTexts(whole, normalizer, words)
+    plain = PlainTexts(whole, words)
     draw = random.Random(7)
     odd = [
         "e\u0301",
@@ -99,8 +100,8 @@ def test_ids_are_those_of_the_whole_way(
 
 @pytest.mark.parametrize("text", ["", "A man rides a horse.", "it’s 漢字 🙂 – café", "<0.5 s>"])
 def test_usual_texts_go_the_short_way(settings: dict[str, Any], text: str) -> None:
-    assert PlainTexts(backend(settings, FORM_C, []), FORM_C, []).is_plain(text)
-    assert PlainTexts(backend(settings, None, WORDS), None, ["<think>"]).is_plain(text)
+    assert PlainTexts(backend(settings, FORM_C, []), []).is_plain(text)
+    assert PlainTexts(backend(settings, None, WORDS), ["<think>"]).is_plain(text)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_other_tokenisers_always_go_the_whole_way(
     settings: dict[str, Any], normalizer: dict[str, Any] | None, words: list[str]
 ) -> None:
     whole = backend(settings, normalizer, words)
-    plain = PlainTexts(whole, normalizer, words)
+    plain = PlainTexts(whole, words)
     for text in ("A Man", "café", "cafe\u0301 ﬁ", "aab"):
         assert not plain.is_plain(text)
         assert plain.encode(text).ids == whole.encode(text, add_special_tokens=False).ids
@@ -136,3 +137,27 @@ def test_the_tokenizer_goes_the_short_way_where_it_may(
         expected = made.encode(text, add_special_tokens=False).ids
         assert ids.tolist() == expected == tokenizer.encode(text, special=False).tolist()
     assert tokenizer.token_id("<think>") in tokenizer.encode("I <think> so", special=False)
+
+
+@pytest.mark.parametrize("normalizer", [FORM_C, {"type": "Lowercase"}])
+def test_the_order_of_the_files_keys_is_nothing(
+    tmp_path: Path, settings: dict[str, Any], normalizer: dict[str, Any]
+) -> None:
+    """Of sorted keys ``normalizer`` comes after ``model``."""
+    made = backend(settings, normalizer, WORDS)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(json.loads(made.to_str()), sort_keys=True))
+    tokenizer = load_tokenizer(tmp_path)
+    for text in ("A Man", "cafe\u0301", "<think>"):
+        ids = tokenizer.encode(text, special=False).tolist()
+        assert ids == made.encode(text, add_special_tokens=False).ids
+        assert ids == tokenizer.encode_offsets(text)[0].tolist()
+
+
+@pytest.mark.parametrize("single", ["$A $A", "<|endoftext|>", "<|im_end|> $A"])
+def test_what_comes_after_the_model_is_kept(settings: dict[str, Any], single: str) -> None:
+    whole = backend(settings, None, [])
+    controls = [("<|endoftext|>", 0), ("<|im_end|>", 1)]
+    whole.post_processor = TemplateProcessing(single=single, special_tokens=controls)
+    expected = whole.encode("A man", add_special_tokens=False).ids
+    plain = PlainTexts(whole, [])
+    assert plain.is_plain("A man") and plain.encode("A man").ids == expected
