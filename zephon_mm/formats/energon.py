@@ -1,11 +1,10 @@
 """``energon``: crude samples of Megatron Energon, mapped as in its ``dataset.yaml``.
 
 The options say where things lie, in Energon's own notation: ``jpg`` is a member, ``json[0][value]``
-a place in one. ``image`` and ``video`` name members (or a place that names one, or a list), or all
-of the sample's own (``*``);
-``caption`` gives a captioned document, ``context`` and ``answers`` a question and its answer (of
-several answers the first). Media that lie in an auxiliary store are not in the sample: it is
-quarantined, and the reason names the file.
+a place in one. ``image`` and ``video`` name members (or a place that names one, or a list), or with
+``*`` all of the sample's own; ``caption`` gives a captioned document, ``context`` and ``answers`` a
+question and its answer (of several answers the first). Media that lie in an auxiliary store are not
+in the sample: it is quarantined, and the reason names the file.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -195,12 +194,8 @@ def is_clip(blob: bytes | None) -> bool:
     return blob is not None and blob[1:2] == b"v"
 
 
-@lru_cache(maxsize=64)
 def read_probe(blob: bytes) -> ImageInfo | VideoInfo:
-    """The info in a blob. Raises MediaError if the blob is of another version or damaged.
-
-    The last ones are kept: a medium is measured and soon decoded.
-    """
+    """The info in a blob. Raises MediaError if the blob is of another version or damaged."""
     try:
         if blob[0] != VERSION:
             raise ValueError(f"version {blob[0]}, this release reads {VERSION}")

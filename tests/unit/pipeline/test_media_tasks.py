@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from zephon_mm.backends import ProcessesBackend
 from zephon_mm.backends.serial import SerialBackend
 from zephon_mm.errors import WorkerDiedError
 from zephon_mm.patches import adjacent
@@ -143,3 +146,25 @@ def test_media_of_a_kind_are_decoded_into_one_array(workers: int) -> None:
         together = adjacent(rows)
         assert together is not None and np.array_equal(together, np.concatenate(rows))
         assert together.shape == np.asarray(together.base).shape
+
+
+def deadly(tasks: Sequence[MediaTask]) -> list[MediaResult]:
+    if any(task.span.member == 5 for task in tasks):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return numbered(tasks)
+
+
+def test_a_picture_that_kills_workers_is_found_among_those_it_shared_a_task_with() -> None:
+    backend = ProcessesBackend(1)
+    try:
+        media = MediaTasks(backend, deadly, one_byte, 1, LARGE)
+        bundles = media.begin([medium(number) for number in range(32)])
+        assert [len(bundle.tasks) for bundle in bundles] == [8, 8, 8, 8]
+        results = media.results(bundles)
+        assert [number_of(next(results)) for _ in range(5)] == list(range(5))
+        with pytest.raises(WorkerDiedError, match=r"a\.tar, key 'key5': 3 worker processes died"):
+            next(results)
+        others = media.results(bundles[1:])
+        assert [number_of(result) for result in others] == list(range(8, 32))
+    finally:
+        backend.close()

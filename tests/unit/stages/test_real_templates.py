@@ -193,3 +193,19 @@ def test_a_template_that_needs_the_date_is_told(folder: Path) -> None:
     dated = real.LLAMA3.replace("strftime_now is defined", "true")
     with pytest.raises(SampleError, match="write a date into the template"):
         encode(use(folder, dated), read([QUESTION, LAST], ()).turns)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("left_out", [[1], [3], [5], [7], [1, 7], [1, 3, 7]])
+def test_a_turn_that_says_so_is_shown_and_not_learnt(
+    folder: Path, kind: str, left_out: list[int]
+) -> None:
+    """Calls and texts, whatever stands beside them; the tokens are the same."""
+    talk = TALKS["chain"]
+    told = [{**m, "weight": 0} if at in left_out else m for at, m in enumerate(talk)]
+    document, whole = read(told), read(talk)
+    use(folder, KINDS[kind][0])
+    result, hf = encode(folder, document.turns, document.tools)
+    learnt = [message for at, message in enumerate(talk) if at not in left_out]
+    assert targets(result, hf) == wanted(kind, learnt)
+    assert (result.tokens == encode(folder, whole.turns, whole.tools)[0].tokens).all()
