@@ -6,6 +6,7 @@ as it can be. Memory is that of a few frames, the lines that wait and the sheet'
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
@@ -132,7 +133,7 @@ def open_clip(file: Path) -> tuple[bytes, VideoInfo]:
         data = file.read_bytes()
     except OSError as error:
         raise StorageError(f"{file}: {error.strerror or error}; expected a clip to read") from error
-    if tarfile.is_tarfile(file):  # of pictures FFmpeg would make a clip
+    if tarfile.is_tarfile(io.BytesIO(data)):  # of pictures FFmpeg would make a clip
         raise MediaError(
             f"{file}: a shard, not a clip: take one out of it with `tar -xf`", stage="probe"
         )

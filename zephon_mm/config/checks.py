@@ -16,10 +16,11 @@ def check(condition: bool, message: str) -> None:
 def positive(
     name: str, value: float | None, *, optional: bool = False, or_zero: bool = False
 ) -> None:
-    """A number above 0; or None, if ``optional``. ``or_zero``: what a message says of it."""
+    """A number above 0; or None, if ``optional``; or 0, if ``or_zero``."""
     if value is None and optional:
         return
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    if not known or value is None or not (0 < value < math.inf or (or_zero and value == 0)):
         wanted = "0, or a number above it" if or_zero else "a number above 0"
         raise ConfigError(f"{name}={value!r}: must be {wanted}")
 

@@ -59,8 +59,7 @@ class Source:
             "none empty",
         )
         text(f"source {self.id!r}: format", self.format)
-        if self.weight != 0:
-            positive(f"source {self.id!r}: weight", self.weight, or_zero=True)
+        positive(f"source {self.id!r}: weight", self.weight, or_zero=True)
         whole(f"source {self.id!r}: epochs", self.epochs, optional=True)
         positive(f"source {self.id!r}: mean_tokens", self.mean_tokens, optional=True)
         instance(f"source {self.id!r}: allow_truncated", self.allow_truncated, bool)
