@@ -2,8 +2,8 @@
 
 A run is a process of its own, in the contestant's environment. It measures its own times and CPU
 seconds (see `compare.protocol`); from outside come the wall time and CPU of the whole process, and
-the most memory of its tree, sampled every 250 ms. A run that fails, hangs or delivers something
-else than it should is a row that says so.
+the most memory of its tree, sampled from time to time outside its window. A run that fails, hangs
+or delivers something else than it should is a row that says so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare.protocol import Job, memory
+from benchmarks.compare.protocol import Job, memory, window_file
 from benchmarks.environments import CONTESTANTS, interpreter
 from benchmarks.summaries import Row, rounded
 
@@ -43,6 +43,9 @@ TIMEOUT_S = 150.0
 """Of a run, beside the seconds that its job asks for."""
 PATIENCE = 2
 """Failures of a contestant one after another, after which it is left out of later rounds."""
+LOOKS_APART = 20
+"""Between two looks at the memory of a tree, so many times what the first took: a twentieth of a
+core at most is taken from it."""
 SAVING_S = 300.0
 """Of one that saves states: some go 10,000 steps for them."""
 
@@ -138,11 +141,15 @@ def run_once(entry: Entry, python: Path) -> Row:
         ended, peaks = threading.Event(), [0, 0]
 
         def watch() -> None:
+            measuring, look_at = window_file(job), begin
             while not ended.wait(0.25):
-                peaks[:] = map(max, peaks, memory(process.pid))
                 if time.monotonic() - begin > timeout_s:
                     os.killpg(process.pid, signal.SIGKILL)
                     return
+                looks = time.monotonic()
+                if looks >= look_at and not measuring.exists():
+                    peaks[:] = map(max, peaks, memory(process.pid))
+                    look_at = time.monotonic() + LOOKS_APART * (time.monotonic() - looks)
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -159,6 +166,7 @@ def run_once(entry: Entry, python: Path) -> Row:
         if process.returncode == -signal.SIGKILL and wall > timeout_s:
             reply = {"failed": f"hangs: not done after {timeout_s:g} s, and ended"}
     seen = {"wall_s": wall, "cpu_s": usage.ru_utime + usage.ru_stime}
+    peaks[:] = map(max, peaks, reply.get("memory", [0, 0]))
     return reply | seen | {"peak_rss_bytes": peaks[0], "peak_pss_bytes": peaks[1]}
 
 

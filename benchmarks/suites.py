@@ -322,28 +322,32 @@ def base_job(work: Work, data: Path, end: int, quick: bool = False) -> Job:
 def throughput(job: Job, peers: Sequence[str], workers: int, rounds: int) -> list[Round]:
     """First batch and steady rates with so many workers, as threads and as processes.
 
-    All are divided by the limit, or by our serial run; these are of each round. Ours makes pictures
-    by ATen, as ``limits:aten`` does, and is divided by that; peers do it by Pillow.
+    All are divided by the limit in one thread, or by our serial run; these are of each round. Ours
+    makes pictures by ATen, as ``limits:aten`` does, and is divided by that; peers do it by Pillow.
+    With workers there is our serial run, too, and the limits in as many processes at once.
     """
     modes: tuple[Mode, ...] = ("threads", "processes") if workers else ("serial",)
     pictures = job.work in ("image_text", "interleaved") and "limits:aten" in peers
     against = "limits serial" if "limits" in peers else "ours serial"
-    entries = []
+    own = "limits:aten serial" if pictures else ""
+    entries = [Entry("ours", job, against=own)] if workers and "ours" in peers else []
     for name in peers:
         if name.startswith("limits"):
             if not workers or name == "limits" or (name == "limits:aten" and pictures):
-                entries.append(Entry(name, job))
+                at_once = dataclasses.replace(job, mode="processes", workers=workers)
+                entries += [Entry(name, one) for one in ([job, at_once] if workers else [job])]
             continue
         if name == "spdl" and not workers:  # it has nothing but threads
             entries.append(Entry(name, dataclasses.replace(job, mode="threads", workers=1)))
             continue
-        own = "limits:aten serial" if name == "ours" and pictures else ""
         entries += [
-            Entry(name, dataclasses.replace(job, mode=mode, workers=workers), against=own)
+            Entry(
+                name,
+                dataclasses.replace(job, mode=mode, workers=workers),
+                against=own if name == "ours" else "",
+            )
             for mode in modes
         ]
-    if against == "ours serial" and workers and "ours" in peers:
-        entries.insert(0, Entry("ours", job))
     group = f"{job.work}, {workers} workers"
     return [Round("throughput", group, n, tuple(entries), against) for n in range(rounds)]
 

@@ -25,8 +25,8 @@ def summaries(runs: Iterable[Row]) -> list[Row]:
 def summary(runs: Sequence[Row], labels: Mapping[str, Sequence[Row]]) -> Row:
     """Medians of a contestant's runs, and of the ratios to another's of the same rounds.
 
-    ``ratios`` are to the one that it stands against, ``ratios_to`` the rates to each other limit.
-    Runs that failed are counted, and left out.
+    ``ratios`` are to the one that it stands against, ``ratios_to`` the rates to each other limit,
+    and to our serial run. Runs that failed are counted, and left out.
     """
     first = runs[0]
     row: Row = {"bench": "compare", "row": "summary", "contestant": first["contestant"]}
@@ -47,7 +47,8 @@ def summary(runs: Sequence[Row], labels: Mapping[str, Sequence[Row]]) -> Row:
     row["ratios_to"] = {
         label: found
         for label, others in labels.items()
-        if label.startswith("limits") and label not in (first["against"], first["label"])
+        if label.startswith(("limits", "ours serial"))
+        and label not in (first["against"], first["label"])
         if (found := _ratios(done, others, rates))
     }
     return row

@@ -11,6 +11,9 @@ order in which our plan draws them, all of an epoch. Variants:
 - ``tar``: reading all members with Python's ``tarfile``, nothing done to them;
 - ``ffmpeg``: ``ffmpeg -f null`` over each clip, every frame decoded, none converted.
 
+With workers, as many processes do the same at once, each by itself: what the machine's cores give
+together, since two of them are seldom twice as fast as one.
+
 A job of kind ``rows`` gives the digests of all samples, made both ways: the reference of the check
 of what a contestant delivers.
 """
@@ -21,6 +24,7 @@ import dataclasses
 import io
 import itertools
 import json
+import multiprocessing
 import platform
 import shutil
 import subprocess
@@ -203,8 +207,8 @@ def references(job: Job) -> Iterator[Seen]:
 
 def limit(job: Job, meter: Meter) -> Callable[[Job], Made]:
     """The limit of the job's work and variant."""
-    if job.kind != "throughput" or job.workers:
-        meter.skip("a limit has a rate in one thread, and nothing else")
+    if job.kind != "throughput" or job.mode == "threads":
+        meter.skip("a limit has a rate in one thread or in processes, and nothing else")
     clips = job.work.startswith("video")
     if job.variant == "tar":
         return raw_tar
@@ -229,15 +233,37 @@ def limit(job: Job, meter: Meter) -> Callable[[Job], Made]:
     return bare_clips if clips else bare_making
 
 
+def at_once(making: Callable[[Job], Made], job: Job) -> Made:
+    """The same in each of the job's workers, forked; what they have made, as they say so."""
+    forking = multiprocessing.get_context("fork")
+    told, ready = forking.SimpleQueue(), forking.Barrier(job.workers)
+
+    def work() -> None:
+        steps = making(job)
+        next(steps)
+        ready.wait()
+        for made in steps:
+            told.put(made)
+
+    for _ in range(job.workers):
+        forking.Process(target=work, daemon=True).start()  # ended when this process ends
+    while True:
+        yield told.get()
+
+
 def main() -> None:
     """Do the job of the command line."""
     _, meter = begin()
+    from zephon_mm.backends.worker import keep_freed_memory
+
+    keep_freed_memory()  # else a picture's memory is faulted in for each, a third of the time
     job = meter.imported()
     if job.kind == "rows":
         for seen in references(job):
             meter.batch(samples=1, tokens=0, look=partial(tuple, [seen]))
     else:
-        for samples_made, tokens in limit(job, meter)(job):
+        making = limit(job, meter)
+        for samples_made, tokens in at_once(making, job) if job.workers else making(job):
             if meter.batch(samples=samples_made, tokens=tokens):
                 break
     meter.finish(version=platform.python_version())

@@ -16,6 +16,9 @@ one JSON object to the job's ``reply`` path, all of it through `Meter`::
 
 What a contestant can't do is said with ``meter.skip("why")``, which ends the process.
 
+**Memory** is seen from outside, except in the window, and once by `Meter` at its end: looking at
+three processes of half a GB takes a tenth of a second of a core, and holds up their allocations.
+
 **The clocks.** ``import_s`` is from the start of the process, Python's own included, to
 `Meter.imported`. ``first_batch_s`` is from there to the first batch: tokenizer, index, plan,
 workers. Nobody can begin it early, as the paths of data and tokenizer are not known before.
@@ -143,6 +146,11 @@ def memory(root: int) -> tuple[int, int]:
     return sums["Rss:"], sums["Pss:"]
 
 
+def window_file(job: Job) -> Path:
+    """A file that is there while a contestant is in the window of its job."""
+    return Path(job.reply).with_suffix(".window")
+
+
 def digest(*parts: bytes) -> str:
     """Of a row or a document: the first 16 hexadecimal digits of SHA-256 over the parts."""
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
@@ -189,6 +197,11 @@ class Meter:
         self._samples = self._tokens = 0
         self._room = self._window_steps = 0
         self._window: tuple[float, float] | None = None  # time and CPU seconds at its begin
+
+    @property
+    def _in_window(self) -> Path:
+        """There while times are taken: what watches from outside then keeps still."""
+        return window_file(self._job)
 
     def imported(self) -> Job:
         """The imports are done, what follows is the way to the first batch; the whole job."""
@@ -240,6 +253,7 @@ class Meter:
         if self._window is None:
             warming_s = now - (self._imported or 0) - self._reply["first_batch_s"]
             if warming_s >= self._job.warmup_s and self._steps >= self._job.warmup_steps:
+                self._in_window.touch()
                 self._decoded = self.decoded() if self.decoded else 0
                 self._window = (time.monotonic(), cpu_seconds(os.getpid()))
             return False
@@ -261,6 +275,8 @@ class Meter:
             "media": self._media,
             "decoded": self.decoded() - self._decoded if self.decoded else None,
         }
+        self._in_window.unlink(missing_ok=True)
+        self._reply["memory"] = memory(os.getpid())
         return True
 
     def save(self, write: Callable[[str], object]) -> None:

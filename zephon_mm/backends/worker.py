@@ -25,7 +25,15 @@ from zephon_mm.backends.outcome import call
 from zephon_mm.backends.shared import Buffers
 from zephon_mm.errors import WorkerError
 
-__all__ = ["SIGNALS", "answer", "end_with_parent", "import_main", "main", "pack"]
+__all__ = [
+    "SIGNALS",
+    "answer",
+    "end_with_parent",
+    "import_main",
+    "keep_freed_memory",
+    "main",
+    "pack",
+]
 
 SIGNALS: Final = (
     signal.SIGINT,
@@ -52,7 +60,7 @@ def main(link: socket.socket, received: Received, shared_from: int) -> None:
         shared_from: bytes from which on an array goes through a buffer.
     """
     _ignore_signals()
-    _keep_freed_memory()
+    keep_freed_memory()
     if sys.stderr is not None:
         faulthandler.enable()  # says where a library crashed
     buffers = Buffers()
@@ -123,7 +131,7 @@ def end_with_parent(parent: int) -> None:
         os._exit(0)  # it died before
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Have the C library keep what an item frees for the next one, and not give it back each time,
     to be faulted in again: what it comes to by itself where big arrays come and go, as they do
     in a trainer.

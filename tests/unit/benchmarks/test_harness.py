@@ -126,11 +126,15 @@ def test_a_meter_warms_up_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("benchmarks.compare.protocol.process_start", lambda: float(next(now)))
     meter = Meter(job(reply=str(tmp_path / "reply"), warmup_s=3.0, seconds=2.0))
     assert meter.imported().warmup_s == 3.0
-    ended = [meter.batch(samples=1, tokens=10, room=20) for _ in range(7)]
+    ended, watched = [], []
+    for _ in range(7):
+        ended.append(meter.batch(samples=1, tokens=10, room=20))
+        watched.append(not (tmp_path / "reply.window").exists())
     meter.finish(version="1")
     reply = json.loads((tmp_path / "reply").read_text())
     # The first at 2; warm at 5 (the window's begin is 6); at 7 within, at 8 at its end.
     assert ended == [False] * 5 + [True, True]
+    assert watched == [True] * 3 + [False] * 2 + [True] * 2  # from outside, but in the window
     assert (reply["import_s"], reply["first_batch_s"]) == (1.0, 1.0)
     assert (reply["steady"]["samples"], reply["steady"]["fill"]) == (3, 0.5)
 

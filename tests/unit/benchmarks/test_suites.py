@@ -80,15 +80,25 @@ def test_ours_beside_its_limit(bench: Bench, text: Job) -> None:
 def test_ours_stands_against_the_limit_that_resizes_as_it_does(text: Job) -> None:
     pictures = dataclasses.replace(text, work="image_text")
     names = ["ours", "grain", "limits", "limits:aten", "limits:tar"]
-    for workers, limits in ((0, 3), (2, 2)):
+    for workers, limits in ((0, 3), (2, 4)):
         (unit,) = suites.throughput(pictures, names, workers, 1)
         against = {entry.name: entry.against or unit.against for entry in unit.entries}
         assert (against["ours"], against["grain"]) == ("limits:aten serial", "limits serial")
         assert sum(entry.name.startswith("limits") for entry in unit.entries) == limits
     (unit,) = suites.throughput(text, names, 2, 1)
-    assert {entry.label for entry in unit.entries} == {
-        "limits serial", "ours threads2", "ours processes2", "grain threads2", "grain processes2"
-    }  # fmt: skip
+    assert [entry.label for entry in unit.entries] == [
+        "ours serial", "ours threads2", "ours processes2", "grain threads2", "grain processes2",
+        "limits serial", "limits processes2",
+    ]  # fmt: skip
+
+
+def test_a_limit_in_two_processes_is_measured_over_both(text: Job) -> None:
+    job = dataclasses.replace(text, mode="processes", workers=2, seconds=0.5)
+    reply = run_once(Entry("limits", job), Path(sys.executable))
+    steady = reply["steady"]
+    assert steady["samples"] > 0 and steady["tokens"] > steady["samples"]
+    assert reply["memory"][0] >= reply["memory"][1] > 0  # resident, proportional
+    assert reply["peak_pss_bytes"] >= reply["memory"][1]
 
 
 def test_the_limit_reads_each_text_once_in_the_order_of_our_plan(data: Path, text: Job) -> None:
