@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from numpy.typing import NDArray
 
@@ -73,7 +74,9 @@ class Pad:
 
 def are_bytes(patches: Patches) -> bool:
     """Whether an array or a tensor is of uint8; torch isn't imported for it."""
-    return str(patches.dtype) in ("uint8", "torch.uint8")
+    if isinstance(patches, np.ndarray):
+        return patches.dtype == np.uint8
+    return str(patches.dtype) == "torch.uint8"
 
 
 def adjacent(parts: Sequence[Any]) -> NDArray[np.uint8] | None:

@@ -103,14 +103,15 @@ def resize_image(
     plain = filter == "plain_bilinear"
     in_float = plain or (filter == "bilinear" and not _has_bilinear_uint8())
     _, height, width = picture.shape
-    if picture.stride() == (1, 4 * width, 4):  # pixels of four bytes, which ATen makes itself
-        if in_float:
+    of_four = picture.stride() == (1, 4 * width, 4)  # pixels of four bytes
+    if of_four and not in_float:  # ATen makes the fourth, too
+        batch = picture.as_strided((1, 4, height, width), (4 * height * width, 1, 4 * width, 4))
+    else:
+        if of_four:
             picture = picture.permute(1, 2, 0).contiguous().permute(2, 0, 1)
-        else:
-            picture = picture.as_strided((4, height, width), picture.stride())
-    batch = picture.reshape(1, *picture.shape)
-    if batch.is_contiguous(memory_format=torch.channels_last):  # the result is then laid out so too
-        batch = batch.as_strided(batch.shape, (batch.numel(), *batch.stride()[1:]))
+        batch = picture.reshape(1, *picture.shape)
+        if batch.is_contiguous(memory_format=torch.channels_last):  # the result then is, too
+            batch = batch.as_strided(batch.shape, (batch.numel(), *batch.stride()[1:]))
     resized = interpolate(
         batch.float() if in_float else batch,
         size=list(size),
@@ -135,9 +136,11 @@ def patches_of(
     _, height, width = picture.shape
     if height % (p * m) or width % (p * m):
         raise ValueError(f"size {height}x{width} must be multiples of {p * m}")
-    cut = picture.numpy().reshape(3, height // p // m, m, p, width // p // m, m, p)
-    ordered = cut.transpose(1, 4, 2, 5, 0, 3, 6)
+    row = f"V{p}"  # a patch's row of one colour, which is moved as a whole
+    planes = np.ascontiguousarray(picture.numpy()).view(row)
+    cut = planes.reshape(3, height // p // m, m, p, width // p // m, m)
+    ordered = cut.transpose(1, 4, 2, 5, 0, 3)
     rows = height * width // p**2
     out = np.empty((rows, patch.columns), np.uint8) if into is None else into
-    out.reshape(*ordered.shape[:5], t, p, p)[...] = ordered[:, :, :, :, :, None]
+    out.view(row).reshape(*ordered.shape[:5], t, p)[...] = ordered[:, :, :, :, :, None]
     return out
