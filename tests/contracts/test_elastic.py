@@ -88,14 +88,14 @@ class Jitter:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def submit(self, fn: Callable[[Any], Any], item: Any, *, cost_bytes: int = 0) -> Ticket[Any]:
+    def submit(self, fn: Callable[..., Any], item: Any, **more: Any) -> Ticket[Any]:
         pause = self._random.choice([0.0, 0.0, 0.001, 0.02])
 
-        def late(item: Any) -> Any:
+        def late(item: Any, **more: Any) -> Any:
             time.sleep(pause)
-            return fn(item)
+            return fn(item, **more)
 
-        return self._inner.submit(late, item, cost_bytes=cost_bytes)
+        return self._inner.submit(late, item, **more)
 
 
 @pytest.mark.parametrize("seed", range(3))

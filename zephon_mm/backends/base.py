@@ -20,10 +20,14 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from zephon_mm.errors import ZephonError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -110,14 +114,27 @@ class Backend(Protocol):
         """The name of the backend in ``ExecutionConfig``."""
         ...
 
-    def submit(self, fn: Callable[[T], R], item: T, *, cost_bytes: int = 0) -> Ticket[R]:
-        """Queue ``fn(item)``; never blocks.
+    def empty(self, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
+        """An array that items may write into, its content whatever; None: they run elsewhere."""
+        ...
+
+    def submit(
+        self,
+        fn: Callable[..., R],
+        item: Any,
+        *,
+        cost_bytes: int = 0,
+        into: Sequence[NDArray[np.uint8]] | None = None,
+    ) -> Ticket[R]:
+        """Queue ``fn(item)``, or ``fn(item, into=into)``; never blocks.
 
         Args:
-            fn: a function of the item alone.
+            fn: a function of the item, and of what it writes into, alone.
             item: its argument.
             cost_bytes: memory that the item needs from its beginning until its result is taken, in
                 bytes. 0: not counted, and never held back by items that are.
+            into: arrays of ``empty``, or parts of one, that ``fn`` writes into. It may return
+                them: they come back as they were given.
 
         Raises:
             Cancelled: the backend is closed.

@@ -172,7 +172,7 @@ class _Pickler(pickle.Pickler):
 
 
 def unpack(
-    fn: Any, body: bytes, arrays: Sequence[Any], counts: Any, where: str
+    fn: Any, body: bytes, arrays: Sequence[Any], counts: Any, where: str, into: Sequence[Any] = ()
 ) -> tuple[Any, BaseException | None]:
     """In the parent: what ``fn`` returned or raised in a worker; its counts are added here.
 
@@ -182,11 +182,12 @@ def unpack(
         arrays: what the pickle leaves out.
         counts: what the callable's ``take_counts`` gave there; None: it has none.
         where: the kind of worker, for the message of an error.
+        into: the arrays that it wrote into.
     """
     if counts is not None:
         fn.add_counts(counts)
     try:
-        outcome: tuple[Any, BaseException | None] = wire.load(body, arrays)
+        outcome: tuple[Any, BaseException | None] = wire.load(body, arrays, into)
     except Exception as problem:
         return None, WorkerError(f"what {where} returned can't be unpickled here ({problem})")
     return outcome

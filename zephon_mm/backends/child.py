@@ -12,13 +12,14 @@ import os
 import select
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from zephon_mm.backends import wire
 from zephon_mm.backends.callables import Callables, unpack
-from zephon_mm.backends.shared import IdleRoom, Leases
+from zephon_mm.backends.shared import Leases
+from zephon_mm.backends.targets import Targets
 from zephon_mm.errors import ConfigError, WorkerError
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class WorkerProcess:
         template: what forks it.
         name: shown in its command line.
         callables: what was pickled for the workers of the backend.
-        room: for its idle buffers.
+        targets: what it may be given to write into; with the room for its idle buffers.
         fork: False: the template's process becomes the worker.
 
     Raises:
@@ -108,13 +109,15 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, template: Template, name: str, callables: Callables, room: IdleRoom, *, fork: bool
+        self, template: Template, name: str, callables: Callables, targets: Targets, *, fork: bool
     ) -> None:
         self.template = template
         self.generation = template.generation
         self._callables = callables
         self._known = set(template.held) if fork else set()
-        self._leases = Leases(room)
+        self._leases = Leases(targets.room)
+        self._targets = targets
+        self._mapped: set[int] = set()  # of these, those that it has
         self._unusable: list[int] = []
         self._link, theirs = socket.socketpair()
         self._poll = select.poll()
@@ -131,8 +134,10 @@ class WorkerProcess:
         """Wait until it can take items; EOFError: it died."""
         wire.receive(self._link)
 
-    def call(self, fn: Callable[[Any], Any], item: Any) -> tuple[Any, BaseException | None]:
-        """What ``fn(item)`` returned or raised there.
+    def call(
+        self, fn: Callable[..., Any], item: Any, into: Sequence[Any] | None = None
+    ) -> tuple[Any, BaseException | None]:
+        """What ``fn(item)``, or ``fn(item, into=into)``, returned or raised there.
 
         Raises:
             EOFError: the process died.
@@ -143,10 +148,25 @@ class WorkerProcess:
             return None, error
         free, dropped = self._leases.sweep()
         self._unusable, unusable = [], self._unusable
+        place = None if into is None else self._targets.place(into)
+        gone = self._targets.gone(self._mapped)
+        self._mapped.difference_update(gone)
+        target = None
+        if place is not None and place.number not in self._mapped:
+            target = self._targets.descriptor(place.number)
+            if target is None:
+                place = None
+            else:
+                self._mapped.add(place.number)
         try:
-            wire.send(self._link, wire.Task(*message, free, dropped + unusable))
+            wire.send(
+                self._link, wire.Task(*message, free, dropped + unusable, place, gone), target
+            )
         except ConnectionError as error:
             raise EOFError("it died") from error
+        finally:
+            if target is not None:
+                os.close(target)
         try:
             answer, fd = wire.receive(self._link)
         except wire.DescriptorError as error:
@@ -154,7 +174,7 @@ class WorkerProcess:
             assert buffer is not None  # the descriptor is its
             self._unusable.append(buffer[0])
             return None, error
-        return self._unpack(fn, wire.Result(*answer), fd)
+        return self._unpack(fn, wire.Result(*answer), fd, into or ())
 
     def gone(self) -> bool:
         """Whether the process has died; asked while it has nothing to do."""
@@ -176,7 +196,7 @@ class WorkerProcess:
         return ended
 
     def _unpack(
-        self, fn: Any, result: wire.Result, fd: int | None
+        self, fn: Any, result: wire.Result, fd: int | None, into: Sequence[Any]
     ) -> tuple[Any, BaseException | None]:
         arrays: list[Any] = []
         if result.buffer is not None:
@@ -190,4 +210,4 @@ class WorkerProcess:
                 finally:
                     os.close(fd)
             arrays = list(self._leases.lease(number, result.spans))
-        return unpack(fn, result.body, arrays, result.counts, _WHERE)
+        return unpack(fn, result.body, arrays, result.counts, _WHERE, into)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 R = TypeVar("R")
 
 __all__ = ["call"]
 
 
-def call(fn: Callable[[T], R], item: T) -> tuple[R | None, BaseException | None]:
-    """``(fn(item), None)``, or ``(None, error)`` whatever it raised.
+def call(
+    fn: Callable[..., R], item: Any, into: Sequence[NDArray[np.uint8]] | None = None
+) -> tuple[R | None, BaseException | None]:
+    """``(fn(item), None)``, or ``(None, error)`` whatever it raised; ``into`` is for ``fn``, too.
 
     A ``StopIteration`` would end the stream of whoever takes the result, as if the data had come
     to its end: it becomes a ``RuntimeError``, as in a generator (PEP 479).
     """
     try:
-        return fn(item), None
+        return fn(item) if into is None else fn(item, into=into), None
     except StopIteration as error:
         wrapped = RuntimeError(f"{fn!r} raised StopIteration, which would end the stream")
         wrapped.__cause__ = error

@@ -15,15 +15,18 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from zephon_mm.backends.admission import Admission
 from zephon_mm.backends.base import CLOSE_SECONDS, FINAL_SECONDS, Cancelled, check_process
 from zephon_mm.backends.budget import ByteBudget
 
-T = TypeVar("T")
 R = TypeVar("R")
+Into = Sequence[NDArray[np.uint8]] | None
 
 __all__ = ["Pool", "PoolBackend", "PoolTicket", "count_workers", "default_workers"]
 
@@ -64,16 +67,20 @@ class PoolTicket(Generic[R]):
         "error",
         "event",
         "fn",
+        "into",
         "item",
         "pool",
         "state",
         "value",
     )
 
-    def __init__(self, pool: Pool, fn: Callable[[Any], R], item: Any, cost_bytes: int) -> None:
+    def __init__(
+        self, pool: Pool, fn: Callable[..., R], item: Any, cost_bytes: int, into: Into
+    ) -> None:
         self.pool = pool
-        self.fn: Callable[[Any], R] | None = fn
+        self.fn: Callable[..., R] | None = fn
         self.item = item
+        self.into = into
         self.cost_bytes = cost_bytes
         self.state = _WAITING
         self.value: R | None = None
@@ -213,7 +220,7 @@ class Pool:
         """In a worker: value and error are in the ticket."""
         with self.lock:
             self.running.discard(ticket)
-            ticket.fn = ticket.item = None
+            ticket.fn = ticket.item = ticket.into = None
             if ticket.state == _RUNNING:
                 ticket.state = _DONE
                 if ticket.event is not None:
@@ -267,7 +274,7 @@ class Pool:
     def _clear(self, ticket: PoolTicket[Any]) -> None:
         ticket.value = ticket.error = None
         if ticket not in self.running:
-            ticket.fn = ticket.item = None
+            ticket.fn = ticket.item = ticket.into = None
         if ticket.event is not None:
             ticket.event.set()
 
@@ -294,11 +301,17 @@ class PoolBackend:
         """See ``Backend.name``."""
         return self._pool.name
 
-    def submit(self, fn: Callable[[T], R], item: T, *, cost_bytes: int = 0) -> PoolTicket[R]:
+    def empty(self, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
+        """See ``Backend.empty``: none, but where a backend says otherwise."""
+        return None
+
+    def submit(
+        self, fn: Callable[..., R], item: Any, *, cost_bytes: int = 0, into: Into = None
+    ) -> PoolTicket[R]:
         """See ``Backend.submit``."""
         if cost_bytes < 0:
             raise ValueError(f"cost_bytes={cost_bytes}: a size is 0 or more")
-        ticket = PoolTicket(self._pool, fn, item, cost_bytes)
+        ticket = PoolTicket(self._pool, fn, item, cost_bytes, into)
         self._pool.submit(ticket)
         return ticket
 

@@ -16,7 +16,8 @@ that item's error (``WorkerDiedError``), in its place. If the template dies its 
 are replaced. Closing ends the workers at once, busy or not: nobody wants what they would give. When
 the parent is killed, they end too.
 
-Arrays come back through shared memory (``shared``).
+Arrays come back through shared memory: of the worker that made them (``shared``), or of the parent,
+which said where they are to be written (``targets``).
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from zephon_mm.backends.base import brief
 from zephon_mm.backends.budget import ByteBudget
@@ -37,6 +41,7 @@ from zephon_mm.backends.callables import Callables, Needs
 from zephon_mm.backends.child import Setup, WorkerProcess
 from zephon_mm.backends.pool import Pool, PoolBackend, count_workers
 from zephon_mm.backends.shared import IdleRoom
+from zephon_mm.backends.targets import Targets
 from zephon_mm.backends.template import Template, ThreadsError
 from zephon_mm.backends.worker import SIGNALS
 from zephon_mm.errors import ConfigError, WorkerDiedError, WorkerError
@@ -68,9 +73,14 @@ class ProcessesBackend(PoolBackend):
                 f"backend='processes' needs Linux, not {sys.platform}: use backend='threads'"
             )
         crew = _Crew(Setup.here(), budget)
-        pool = Pool("processes", budget, crew.hang_up, crew.room.grow)
+        self._targets = crew.targets
+        pool = Pool("processes", budget, crew.hang_up, crew.targets.room.grow)
         super().__init__(count, pool, pool.close)
         self._start_threads(partial(_drive, pool, crew), "process")
+
+    def empty(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        """See ``Backend.empty``."""
+        return self._targets.empty(shape)
 
 
 class _Crew:
@@ -79,7 +89,7 @@ class _Crew:
     def __init__(self, setup: Setup, budget: ByteBudget | None) -> None:
         self._setup = setup
         self._callables = Callables()
-        self.room = IdleRoom(budget)
+        self.targets = Targets(IdleRoom(budget))
         self._lock = threading.RLock()  # a finaliser may close the backend under it
         self._alive: set[WorkerProcess] = set()
         self._template: Template | None = None
@@ -141,7 +151,7 @@ class _Crew:
         template = self.template()
         template.load(needed)
         try:
-            return WorkerProcess(template, name, self._callables, self.room, fork=True)
+            return WorkerProcess(template, name, self._callables, self.targets, fork=True)
         except ThreadsError as threads:
             with self._lock:
                 first, self._apart = not self._apart, True
@@ -156,7 +166,7 @@ class _Crew:
 
     def _apart_from_others(self, name: str) -> WorkerProcess:
         template = Template(self._setup)
-        return WorkerProcess(template, name, self._callables, self.room, fork=False)
+        return WorkerProcess(template, name, self._callables, self.targets, fork=False)
 
     def end(self, worker: WorkerProcess) -> str:
         """End a worker that is done with or has died; how it ended."""
@@ -172,7 +182,8 @@ class _Crew:
                 worker.hang_up()
             if self._template is not None:
                 self._template.hang_up()
-        self.room.close()
+        self.targets.close()
+        self.targets.room.close()
 
     def end_template(self) -> None:
         """After ``hang_up``, in each thread before it ends: the template is gone."""
@@ -227,8 +238,10 @@ class _Seat:
             " fewer workers, or use backend='threads'"
         )
 
-    def run(self, fn: Callable[[Any], Any], item: Any) -> tuple[Any, BaseException | None]:
-        """What ``fn(item)`` gave; EOFError: the backend is closed."""
+    def run(
+        self, fn: Callable[..., Any], item: Any, into: Sequence[Any] | None
+    ) -> tuple[Any, BaseException | None]:
+        """What ``fn(item)`` gave, or with ``into``; EOFError: the backend is closed."""
         needed = self._crew.needed(fn, item)
         ends: list[str] = []
         while len(ends) < _TRIES:
@@ -237,7 +250,7 @@ class _Seat:
             except WorkerError as error:
                 return None, error
             try:
-                return worker.call(fn, item)
+                return worker.call(fn, item, into)
             except EOFError:
                 ends.append(self.vacate())
             except BaseException as error:  # in the middle of a message, perhaps
@@ -279,7 +292,7 @@ def _drive(pool: Pool, crew: _Crew, number: int) -> None:
         while (ticket := pool.next_ticket()) is not None:
             assert ticket.fn is not None
             try:
-                ticket.value, ticket.error = seat.run(ticket.fn, ticket.item)
+                ticket.value, ticket.error = seat.run(ticket.fn, ticket.item, ticket.into)
             except BaseException as error:
                 ticket.error = error
                 if isinstance(error, EOFError):

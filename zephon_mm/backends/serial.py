@@ -6,14 +6,17 @@ flight, and torch's intra-op threads are left as the caller set them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from zephon_mm.backends.base import CLOSE_SECONDS, Cancelled
 from zephon_mm.backends.budget import ByteBudget
 from zephon_mm.backends.outcome import call
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 __all__ = ["SerialBackend"]
@@ -35,13 +38,25 @@ class SerialBackend:
         self._bytes = 0
         self._peak = 0
 
-    def submit(self, fn: Callable[[T], R], item: T, *, cost_bytes: int = 0) -> _SerialTicket[R]:
+    def empty(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        """See ``Backend.empty``."""
+        return np.empty(shape, np.uint8)
+
+    def submit(
+        self,
+        fn: Callable[..., R],
+        item: Any,
+        *,
+        cost_bytes: int = 0,
+        into: Sequence[NDArray[np.uint8]] | None = None,
+    ) -> _SerialTicket[R]:
         """See ``Backend.submit``; nothing runs before ``result()``."""
         if cost_bytes < 0:
             raise ValueError(f"cost_bytes={cost_bytes}: a size is 0 or more")
         if self._closed:
             raise Cancelled("the serial backend is closed")
-        return _SerialTicket(self, fn, item, cost_bytes)
+        work = fn if into is None else partial(fn, into=into)
+        return _SerialTicket(self, work, item, cost_bytes)
 
     def close(self, join_seconds: float = CLOSE_SECONDS) -> None:
         """Every ticket not yet taken is cancelled; there is nothing to wait for."""

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from zephon_mm.backends.budget import ByteBudget
 
-__all__ = ["Buffers", "IdleRoom", "Leases", "Span"]
+__all__ = ["Buffers", "IdleRoom", "Leases", "Map", "Span", "make_file"]
 
 Span = tuple[int, int]
 """Where an array lies in a buffer: first byte, and the one after its last."""
@@ -51,7 +51,7 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _FAILED: Final = ctypes.c_void_p(-1).value
 
 
-class _Map:
+class Map:
     """A buffer mapped into this process; the caller keeps the descriptor and closes it."""
 
     def __init__(self, fd: int, size: int) -> None:
@@ -62,10 +62,15 @@ class _Map:
             raise OSError(number, f"{size} bytes can't be mapped: {os.strerror(number)}")
         self._address: int | None = address
 
+    @property
+    def address(self) -> int:
+        """Of the first byte."""
+        assert self._address is not None
+        return self._address
+
     def memory(self) -> ctypes.Array[ctypes.c_ubyte]:
         """The bytes, as an object of their own; they must not be used after ``unmap``."""
-        assert self._address is not None
-        return (ctypes.c_ubyte * self.size).from_address(self._address)
+        return (ctypes.c_ubyte * self.size).from_address(self.address)
 
     def unmap(self) -> None:
         if self._address is not None:
@@ -73,11 +78,22 @@ class _Map:
             self._address = None
 
 
+def make_file(size: int) -> int:
+    """The descriptor of ``size`` bytes without a name, zero until they are written."""
+    fd = os.memfd_create("zephon_mm", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 class Buffers:
     """In the worker: its buffers, by number. Not locked."""
 
     def __init__(self) -> None:
-        self._maps: dict[int, _Map] = {}
+        self._maps: dict[int, Map] = {}
         self._free: set[int] = set()
         self._made = 0
 
@@ -117,10 +133,9 @@ class Buffers:
             self._free.remove(number)
             return number, None
         size = max(_LEAST_BYTES, 1 << (size - 1).bit_length())
-        fd = os.memfd_create("zephon_mm", os.MFD_CLOEXEC)
+        fd = make_file(size)
         try:
-            os.ftruncate(fd, size)
-            made = _Map(fd, size)
+            made = Map(fd, size)
         except BaseException:
             os.close(fd)
             raise
@@ -189,14 +204,14 @@ class Leases:
 
     def __init__(self, room: IdleRoom) -> None:
         self._room = room
-        self._maps: dict[int, _Map] = {}
+        self._maps: dict[int, Map] = {}
         self._idle: set[int] = set()
         self._released: deque[int] = deque()
         self._closed = False
 
     def attach(self, number: int, size: int, fd: int) -> None:
         """Map a new buffer; the descriptor stays the caller's."""
-        self._maps[number] = _Map(fd, size)
+        self._maps[number] = Map(fd, size)
 
     def lease(self, number: int, spans: Sequence[Span]) -> list[NDArray[np.uint8]]:
         """The arrays of a result, uint8 views of the buffer, which is leased while any lives."""

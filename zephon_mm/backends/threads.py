@@ -22,6 +22,9 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
+from numpy.typing import NDArray
+
 from zephon_mm.backends.base import FINAL_SECONDS
 from zephon_mm.backends.budget import ByteBudget
 from zephon_mm.backends.outcome import call
@@ -46,6 +49,10 @@ class ThreadsBackend(PoolBackend):
         pool = Pool("threads", budget)
         super().__init__(count_workers(workers), pool, pool.close)
         _start(pool, self.workers)
+
+    def empty(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        """See ``Backend.empty``."""
+        return np.empty(shape, np.uint8)
 
 
 def _start(pool: Pool, workers: int) -> None:
@@ -93,6 +100,6 @@ def _work(pool: Pool, set_up: threading.Semaphore) -> None:
     del set_up
     while (ticket := pool.next_ticket()) is not None:
         assert ticket.fn is not None
-        ticket.value, ticket.error = call(ticket.fn, ticket.item)
+        ticket.value, ticket.error = call(ticket.fn, ticket.item, ticket.into)
         pool.finish(ticket)
         del ticket  # nothing is kept alive while this worker idles

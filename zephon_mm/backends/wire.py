@@ -52,6 +52,9 @@ class Task(NamedTuple):
         fn: the number of the callable.
         item: the item's pickle.
         free, dropped: buffers to write again, and to unmap; see ``shared.Leases.sweep``.
+        place: where the arrays lie that the callable writes into, a ``targets.Place``; a descriptor
+            comes with the message if the worker has none of it yet.
+        gone: numbers of such buffers that are no more.
     """
 
     objects: list[tuple[int, bytes]]
@@ -60,6 +63,8 @@ class Task(NamedTuple):
     item: bytes
     free: list[int]
     dropped: list[int]
+    place: tuple[int, int, list[tuple[int, tuple[int, ...]]]] | None = None
+    gone: Sequence[int] = ()
 
 
 class Result(NamedTuple):
@@ -164,8 +169,11 @@ def _receive(link: socket.socket, length: int) -> bytearray:
     return data
 
 
-def dump(value: Any, shared_from: int) -> tuple[bytes, list[memoryview]]:
-    """A pickle, and the arrays of at least ``shared_from`` bytes that it leaves out."""
+def dump(value: Any, shared_from: int, into: Sequence[Any] = ()) -> tuple[bytes, list[memoryview]]:
+    """A pickle, and the arrays of at least ``shared_from`` bytes that it leaves out.
+
+    Of the arrays ``into`` it holds which they are.
+    """
     out = io.BytesIO()
     arrays: list[memoryview] = []
 
@@ -180,12 +188,17 @@ def dump(value: Any, shared_from: int) -> tuple[bytes, list[memoryview]]:
         arrays.append(raw)
         return False
 
-    _Pickler(out, PROTOCOL, buffer_callback=keep).dump(value)
+    if into:
+        _PicklerInto(out, PROTOCOL, buffer_callback=keep, into=into).dump(value)
+    else:
+        _Pickler(out, PROTOCOL, buffer_callback=keep).dump(value)
     return out.getvalue(), arrays
 
 
-def load(body: bytes, arrays: Sequence[Any]) -> Any:
-    """What ``dump`` was given."""
+def load(body: bytes, arrays: Sequence[Any], into: Sequence[Any] = ()) -> Any:
+    """What ``dump`` was given, the arrays ``into`` being those of this side."""
+    if into:
+        return _UnpicklerInto(io.BytesIO(body), buffers=arrays, into=into).load()
     return pickle.loads(body, buffers=arrays)
 
 
@@ -199,6 +212,24 @@ class _Pickler(pickle.Pickler):
             plain = None
         text = "".join(traceback.format_exception(obj)) if obj.__traceback__ else ""
         return _rebuild, (plain, f"{type(obj).__name__}: {obj}", text)
+
+
+class _PicklerInto(_Pickler):
+    def __init__(self, *args: Any, into: Sequence[Any], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._which = {id(array): number for number, array in enumerate(into)}
+
+    def persistent_id(self, obj: Any) -> int | None:
+        return self._which.get(id(obj))
+
+
+class _UnpicklerInto(pickle.Unpickler):
+    def __init__(self, *args: Any, into: Sequence[Any], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._into = into
+
+    def persistent_load(self, number: Any) -> Any:
+        return self._into[number]
 
 
 def _rebuild(plain: bytes | None, said: str, text: str) -> BaseException:

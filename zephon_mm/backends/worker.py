@@ -17,12 +17,14 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 from zephon_mm.backends import wire
 from zephon_mm.backends.callables import Received
 from zephon_mm.backends.outcome import call
 from zephon_mm.backends.shared import Buffers
+from zephon_mm.backends.targets import Place, TargetMaps
 from zephon_mm.errors import WorkerError
 
 __all__ = [
@@ -63,29 +65,47 @@ def main(link: socket.socket, received: Received, shared_from: int) -> None:
     keep_freed_memory()
     if sys.stderr is not None:
         faulthandler.enable()  # says where a library crashed
-    buffers = Buffers()
+    buffers, targets = Buffers(), TargetMaps()
     with contextlib.suppress(EOFError, ConnectionError):
         wire.send(link, ())  # ready
         while True:
-            _serve(link, received, buffers, shared_from)
+            _serve(link, received, buffers, targets, shared_from)
     os._exit(0)  # nothing is worth a slow or hanging clean-up
 
 
-def _serve(link: socket.socket, received: Received, buffers: Buffers, shared_from: int) -> None:
-    task = wire.Task(*wire.receive(link)[0])
+def _serve(
+    link: socket.socket,
+    received: Received,
+    buffers: Buffers,
+    targets: TargetMaps,
+    shared_from: int,
+) -> None:
+    try:
+        message, fd = wire.receive(link)
+    except wire.DescriptorError as error:
+        message, fd = error.message, None
+    task = wire.Task(*message)
     buffers.release(task.free)
     buffers.drop(task.dropped)
-    outcome, counts = answer(received, task)
+    targets.drop(task.gone)
+    try:
+        into = () if task.place is None else targets.arrays(Place(*task.place), fd)
+    finally:
+        if fd is not None:
+            os.close(fd)
+    outcome, counts = answer(received, task, into)
     fd = None
     try:
-        result, fd = _pack(outcome, counts, buffers, shared_from)
+        result, fd = _pack(outcome, counts, buffers, shared_from, into)
         wire.send(link, result, fd)
     finally:
         if fd is not None:
             os.close(fd)
 
 
-def answer(received: Received, task: wire.Task) -> tuple[tuple[Any, BaseException | None], Any]:
+def answer(
+    received: Received, task: wire.Task, into: Sequence[Any] = ()
+) -> tuple[tuple[Any, BaseException | None], Any]:
     """What the callable returned or raised, and its counts; buffers are the caller's."""
     for number in task.forgotten:
         received.forget(number)
@@ -94,18 +114,18 @@ def answer(received: Received, task: wire.Task) -> tuple[tuple[Any, BaseExceptio
     fn: Any = None
     try:
         fn = received[task.fn]
-        outcome = call(fn, received.load(task.item))
+        outcome = call(fn, received.load(task.item), into or None)
     except Exception as error:
         outcome = None, error
     return outcome, fn.take_counts() if hasattr(fn, "take_counts") else None
 
 
 def pack(
-    outcome: tuple[Any, BaseException | None], shared_from: int
+    outcome: tuple[Any, BaseException | None], shared_from: int, into: Sequence[Any] = ()
 ) -> tuple[bytes, list[memoryview]]:
     """``wire.dump`` of an outcome; a value that does not pickle becomes an error that says so."""
     try:
-        return wire.dump(outcome, shared_from)
+        return wire.dump(outcome, shared_from, into)
     except Exception as error:
         problem = WorkerError(
             f"a result of type {type(outcome[0]).__name__} can't be sent from a worker process "
@@ -115,9 +135,13 @@ def pack(
 
 
 def _pack(
-    outcome: tuple[Any, BaseException | None], counts: Any, buffers: Buffers, shared_from: int
+    outcome: tuple[Any, BaseException | None],
+    counts: Any,
+    buffers: Buffers,
+    shared_from: int,
+    into: Sequence[Any],
 ) -> tuple[wire.Result, int | None]:
-    body, arrays = pack(outcome, shared_from)
+    body, arrays = pack(outcome, shared_from, into)
     if not arrays:
         return wire.Result(body, None, [], counts), None
     number, size, spans, fd = buffers.write(arrays)

@@ -1,14 +1,14 @@
 """Media of a step as tasks for a backend: a few neighbouring pictures a task, a clip a task.
 
-What is put together changes who decodes and when, never what comes of it. A backend of this process
-decodes all media of a kind and step into one array, whose rows a batch then takes as they are.
+What is put together changes who decodes and when, never what comes of it. A backend whose workers
+can write to this process's memory decodes all media of a kind and step into one array, whose rows a
+batch then takes as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -47,8 +47,7 @@ class MediaTasks:
         workers: of the backend, among which a step's pictures are shared out; 0: it has none, and
             each medium is a task.
         budget: bytes of media in flight on the backend, among which tasks of several have a share.
-        columns: of a patch, where the backend's workers can write to this process's memory; 0:
-            they can't, and each medium comes in an array of its own.
+        columns: of a patch of every medium; 0: each comes in an array of its own.
     """
 
     backend: Backend
@@ -60,20 +59,19 @@ class MediaTasks:
 
     def begin(self, wanted: Sequence[tuple[MediaTask, MeasuredDocument]]) -> tuple[Bundle, ...]:
         """Submit the media of a step, each with its document."""
-        rows = self._rows([task.span for task, _ in wanted]) if self.columns else None
+        rows = self._rows([task.span for task, _ in wanted])
         return tuple(self._submit(media, cost, rows) for media, cost in self._bundled(wanted))
 
-    def _rows(self, spans: Sequence[MediaSpan]) -> Iterator[NDArray[np.uint8]]:
-        """Rows for each medium: of one array a kind, in order."""
-        total = {"image": 0, "video": 0}
+    def _rows(self, spans: Sequence[MediaSpan]) -> Iterator[NDArray[np.uint8]] | None:
+        """Rows for each medium, of one array a kind, in order; None: there are none."""
+        if not self.columns:
+            return None
+        total: dict[str, int] = {span.kind: 0 for span in spans}
         for span in spans:
             total[span.kind] += span.num_patches
-        arrays = {kind: np.empty((rows, self.columns), np.uint8) for kind, rows in total.items()}
-        filled = dict.fromkeys(arrays, 0)
-        for span in spans:
-            start = filled[span.kind]
-            filled[span.kind] = stop = start + span.num_patches
-            yield arrays[span.kind][start:stop]
+        found = {kind: self.backend.empty((n, self.columns)) for kind, n in total.items()}
+        arrays = {kind: array for kind, array in found.items() if array is not None}
+        return _cut(arrays, spans) if len(arrays) == len(found) else None
 
     def _bundled(
         self, wanted: Sequence[tuple[MediaTask, MeasuredDocument]]
@@ -103,10 +101,8 @@ class MediaTasks:
         rows: Iterator[NDArray[np.uint8]] | None = None,
     ) -> Bundle:
         tasks, documents = map(list, zip(*media, strict=True))
-        make = self.materialise
-        if rows is not None:
-            make = partial(make, into=[next(rows) for _ in tasks])
-        ticket = self.backend.submit(make, tuple(tasks), cost_bytes=cost)
+        into = None if rows is None else [next(rows) for _ in tasks]
+        ticket = self.backend.submit(self.materialise, tuple(tasks), cost_bytes=cost, into=into)
         return Bundle(tasks, documents, ticket)
 
     def results(self, bundles: Sequence[Bundle]) -> Iterator[MediaResult]:
@@ -124,3 +120,13 @@ class MediaTasks:
                     raise error.of_sample(document.shard, document.key) from None
                 for media in zip(bundle.tasks, bundle.of, strict=True):
                     yield from self.results([self._submit([media], self.task_bytes(media[0]))])
+
+
+def _cut(
+    arrays: Mapping[str, NDArray[np.uint8]], spans: Sequence[MediaSpan]
+) -> Iterator[NDArray[np.uint8]]:
+    filled = dict.fromkeys(arrays, 0)
+    for span in spans:
+        start = filled[span.kind]
+        filled[span.kind] = stop = start + span.num_patches
+        yield arrays[span.kind][start:stop]

@@ -89,8 +89,7 @@ class Run:
     def media(self, backend: Backend, workers: int = 0, budget: int = 0) -> MediaTasks:
         """What decodes the media of steps, see `MediaTasks`."""
         make = self.materialise
-        here = backend.name in _HERE and self.device is None
-        columns = self.family.patches.columns if here else 0
+        columns = self.family.patches.columns if self.device is None else 0
         return MediaTasks(backend, make, make.task_bytes, workers, budget, columns)
 
     def collate(

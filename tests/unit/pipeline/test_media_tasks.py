@@ -43,10 +43,10 @@ class Backend(SerialBackend):
         self.sizes: list[int] = []
         self.costs: list[int] = []
 
-    def submit(self, fn: Any, item: Any, *, cost_bytes: int = 0) -> Any:
+    def submit(self, fn: Any, item: Any, *, cost_bytes: int = 0, into: Any = None) -> Any:
         self.sizes.append(len(item))
         self.costs.append(cost_bytes)
-        return super().submit(fn, item, cost_bytes=cost_bytes)
+        return super().submit(fn, item, cost_bytes=cost_bytes, into=into)
 
 
 def number_of(result: MediaResult) -> int:
