@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from zephon_mm import DataConfig, ExecutionConfig, Loader
+from zephon_mm import DataConfig, ExecutionConfig, Loader, collate
 from zephon_mm.backends import ProcessesBackend, child
 from zephon_mm.backends.targets import MOST_FILES
 from zephon_mm.cli.digest import step_digest
@@ -144,6 +144,22 @@ def test_z01_kept_batches_hold_few_descriptors_and_reads_are_counted(clips: Data
     assert len(kept) > 60 and after <= before + MOST_FILES
     assert counts[0][1] == counts[1][1] > 0
     assert counts[1][0] > 90
+
+
+def test_workers_write_into_the_rows_of_the_batch(
+    clips: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+
+    def adjacent(patches: Any) -> Any:
+        found.append(patches_of_one(patches) is not None)
+        return patches_of_one(patches)
+
+    patches_of_one = collate.adjacent
+    monkeypatch.setattr(collate, "adjacent", adjacent)
+    with Loader(clips, processes(2)) as loader:
+        assert sum(1 for _ in loader) > 4
+    assert len(found) > 4 and all(found), "they lie together, so that nothing is copied"
 
 
 def test_a_sample_that_kills_its_workers_is_named_at_its_place(

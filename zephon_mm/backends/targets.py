@@ -90,18 +90,17 @@ class Targets:
 
     def place(self, arrays: Sequence[NDArray[np.uint8]]) -> Place | None:
         """Where arrays lie that are parts of one of `empty`; None: elsewhere, some at least."""
+        if not all(array.flags.c_contiguous for array in arrays):
+            return None
         begins = [array.__array_interface__["data"][0] for array in arrays]
+        begin = min(begins)
+        end = max(start + array.nbytes for start, array in zip(begins, arrays, strict=True))
         with self._lock:
             for number, buffer in self._buffers.items():
-                first = buffer.map.address
-                end = first + buffer.map.size
-                if first <= begins[0] < end:
-                    whole = all(first <= b and b + a.nbytes <= end
-                                for b, a in zip(begins, arrays, strict=True))  # fmt: skip
-                    if not whole or not all(array.flags.c_contiguous for array in arrays):
-                        return None
+                first, size = buffer.map.address, buffer.map.size
+                if first <= begin and end <= first + size:
                     spans = [(b - first, a.shape) for b, a in zip(begins, arrays, strict=True)]
-                    return Place(number, buffer.map.size, spans)
+                    return Place(number, size, spans)
         return None
 
     def descriptor(self, number: int) -> int | None:

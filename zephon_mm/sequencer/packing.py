@@ -124,6 +124,8 @@ def _best_pick(buckets: dict[int, list[int]], values: list[int], room: int) -> l
     pick: tuple[int, int] = (buckets[best][-1],) * 2
     high = len(values) - 1
     low = max(0, bisect.bisect_right(values, room - best) - 1)  # lower ones leave more room
+    if low == high and len(buckets[best]) < 2:
+        low = max(0, high - 1)  # there is no second one of the greatest
     while low <= high:
         pair_sum = values[low] + values[high]
         if pair_sum > room:

@@ -71,6 +71,11 @@ def test_the_oldest_document_is_always_taken() -> None:
     assert choose([], [], 100, 9) == []
 
 
+def test_the_two_greatest_are_a_pair_where_each_is_alone() -> None:
+    lengths = [1, 1, 18, 4, 4, 7, 10]  # after the first half 20 are free: 10 and 7, not 10 and 4, 4
+    assert choose(lengths, [0] * 7, 40, 0) == [0, 1, 2, 5, 6]
+
+
 def test_ties_go_to_the_older() -> None:
     assert choose([60, 20, 20, 40], [0] * 4, 100, 0) == [0, 1, 2]  # a pair of older ones
     assert choose([60, 40, 20, 20], [0] * 4, 100, 0) == [0, 1]
