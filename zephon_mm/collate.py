@@ -6,7 +6,7 @@ See `batch` for what they mean.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,11 +40,12 @@ class PackedPiece:
     @property
     def media(self) -> tuple[MediaSpan, ...]:
         """The media of the piece, their spans counted from its first token."""
-        if not self.document.media:
-            return ()
+        media = self.document.media
+        if not media or (self.start == 0 and self.stop == len(self.document.tokens)):
+            return media
         return tuple(
-            replace(span, start=span.start - self.start, stop=span.stop - self.start)
-            for span in self.document.media
+            span.at(span.start - self.start, span.stop - self.start)
+            for span in media
             if self.start <= span.start and span.stop <= self.stop
         )
 
@@ -176,7 +177,7 @@ def _fill_row(
         if len(positions) > 1:
             positions[1:, at : at + len(part)] = family.positions(part, media)
         if media:
-            media = tuple([replace(s, start=s.start + at, stop=s.stop + at) for s in media])
+            media = tuple([span.at(span.start + at, span.stop + at) for span in media])
         for span in media:
             labels[span.start : span.stop] = IGNORE
         if piece.damaged:

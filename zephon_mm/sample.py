@@ -155,6 +155,11 @@ class MediaSpan:
         """A call with the fields: a third of what pickling a frozen dataclass costs."""
         return MediaSpan, _span_fields(self)
 
+    def at(self, start: int, stop: int) -> MediaSpan:
+        """The same medium elsewhere; by place, as `dataclasses.replace` costs three times that."""
+        kind, member, _, _, *rest = _span_fields(self)
+        return MediaSpan(kind, member, start, stop, *rest)
+
     @property
     def num_patches(self) -> int:
         """Rows of ``pixel_values`` that the medium takes."""

@@ -63,22 +63,22 @@ def decode_image(
         raise MediaError(info.problem, stage="decode")
     try:
         with open_image(data, min(max_pixels, info.width * info.height)) as image:
-            pixels = _pixels(to_rgb(upright(image)))
+            picture = _pixels(to_rgb(upright(image)))
     except IMAGE_ERRORS as error:
         raise MediaError(
             f"picture can't be decoded: {describe_error(error)}", stage="decode"
         ) from error
-    height, width, _ = pixels.shape
+    _, height, width = picture.shape
     if (height, width) != (info.height, info.width):
         raise MediaError(
             f"picture decodes to {width}x{height}, its header says {info.width}x{info.height}",
             stage="decode",
         )
-    return pixels.permute(2, 0, 1)[:3]
+    return picture
 
 
 def _pixels(image: Image.Image) -> torch.Tensor:
-    """The pixels of an RGB picture: uint8 [height, width, 4 or 3].
+    """The pixels of an RGB picture: uint8 [3, height, width], channels last in memory.
 
     Through Arrow they are Pillow's own memory, of which three bytes a pixel count. Else they are
     copied, twice, and under the GIL: by an older Pillow, and from a picture of several blocks.
@@ -86,8 +86,9 @@ def _pixels(image: Image.Image) -> torch.Tensor:
     if hasattr(image, "__arrow_c_array__"):
         with contextlib.suppress(ValueError):  # several blocks: it has over 16 MB
             whole: torch.Tensor = from_dlpack(pa.array(image).values)
-            return whole.view(image.height, image.width, 4)
-    return torch.from_numpy(np.array(image))
+            width, height = image.size
+            return whole.as_strided((3, height, width), (1, 4 * width, 4))
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 def resize_image(

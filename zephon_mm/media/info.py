@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -199,11 +200,9 @@ def read_probe(blob: bytes) -> ImageInfo | VideoInfo:
     try:
         if blob[0] != VERSION:
             raise ValueError(f"version {blob[0]}, this release reads {VERSION}")
-        values, at = _unpack_json(blob, 2)
         if blob[1:2] == b"i":
-            info = ImageInfo(*values)
-            runs = tuple((int(count), int(ticks)) for count, ticks in info.delays)
-            return replace(info, delays=runs) if runs else info
+            return _read_picture(blob) if len(blob) <= _KEPT_BYTES else _picture(blob)
+        values, at = _unpack_json(blob, 2)
         if blob[1:2] != b"v":
             raise ValueError(f"kind {blob[1:2]!r}")
         known = dict(zip(_SCALARS, values[1:], strict=True))
@@ -218,6 +217,16 @@ def read_probe(blob: bytes) -> ImageInfo | VideoInfo:
             "`zephon-mm index --force`",
             stage="probe",
         ) from error
+
+
+def _picture(blob: bytes) -> ImageInfo:
+    info = ImageInfo(*_unpack_json(blob, 2)[0])
+    runs = tuple((int(count), int(ticks)) for count, ticks in info.delays)
+    return replace(info, delays=runs) if runs else info
+
+
+_read_picture = lru_cache(maxsize=4096)(_picture)  # measured, and soon decoded
+_KEPT_BYTES = 128  # of an animation's blob that is longer than others'
 
 
 def _pack_json(values: list[object]) -> bytes:

@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -166,12 +167,17 @@ class QwenFamily(ABC):
             placeholder = self.vision.image if span.kind == "image" else self.vision.video
             at = np.flatnonzero(tokens[span.start : span.stop] == placeholder) + span.start
             steps[at] = 0
-            last = np.append(np.flatnonzero(np.diff(at) != 1), len(at) - 1)
-            steps[at[last]] = max(span.grid[1:]) // self.patches.merge_size
-            where = slice(at[0], at[-1] + 1) if len(last) == 1 else at
-            offsets.append((where, self._offsets(span)))
+            side = max(span.grid[1:]) // self.patches.merge_size
+            if at[-1] - at[0] == len(at) - 1:  # in one run
+                steps[at[-1]] = side
+                offsets.append((slice(at[0], at[-1] + 1), self._offsets(span)))
+            else:
+                last = np.append(np.flatnonzero(np.diff(at) != 1), len(at) - 1)
+                steps[at[last]] = side
+                offsets.append((at, self._offsets(span)))
         starts = np.cumsum(steps) - steps
-        positions = np.tile(starts, (3, 1))
+        positions = np.empty((3, len(starts)), np.int64)
+        positions[...] = starts
         for at, offset in offsets:
             positions[:, at] += offset
         return positions
@@ -181,11 +187,9 @@ class QwenFamily(ABC):
         merge = self.patches.merge_size
         grid_t, high, wide = span.grid[0], span.grid[1] // merge, span.grid[2] // merge
         time = self._times(span, grid_t)
-        offsets = np.empty((3, grid_t, high, wide), np.int64)
-        offsets[0] = time[:, None, None]
-        offsets[1] = np.arange(high)[:, None]
-        offsets[2] = np.arange(wide)
-        return offsets.reshape(3, -1)
+        if grid_t == 1:
+            return _offsets_of_one(int(time[0]), high, wide)
+        return _offsets_of(time, high, wide)
 
     def _times(self, span: MediaSpan, grid_t: int) -> NDArray[np.int64]:
         """Temporal offsets of a medium's temporal patches, int64 [grid_t]."""
@@ -248,3 +252,19 @@ class QwenFamily(ABC):
         self, document: MeasuredDocument, max_tokens: int, max_patches: int
     ) -> MeasuredDocument:
         return relayout_document(document, max_tokens, max_patches, family=self)
+
+
+def _offsets_of(time: NDArray[np.int64], high: int, wide: int) -> NDArray[np.int64]:
+    offsets = np.empty((3, len(time), high, wide), np.int64)
+    offsets[0] = time[:, None, None]
+    offsets[1] = np.arange(high)[:, None]
+    offsets[2] = np.arange(wide)
+    return offsets.reshape(3, -1)
+
+
+@lru_cache(maxsize=256)
+def _offsets_of_one(time: int, high: int, wide: int) -> NDArray[np.int64]:
+    """Of a picture, not to be written to: most pictures of a run have one of few sizes."""
+    offsets = _offsets_of(np.full(1, time, np.int64), high, wide)
+    offsets.flags.writeable = False
+    return offsets

@@ -366,7 +366,7 @@ def _finish(draft: _Draft, encoded: Encoded | SampleError) -> Measurement:
         reason = f"none of its {len(encoded.tokens)} tokens is a target"
         return Rejected(draft.ref, draft.shard, draft.key, "filtered", "tokenise", reason)
     media = draft.media and tuple(
-        replace(span, start=start, stop=stop)
+        span.at(start, stop)
         for span, (start, stop) in zip(draft.media, encoded.blocks, strict=True)
     )
     tokens, loss, _ = encoded
