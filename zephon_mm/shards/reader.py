@@ -33,7 +33,7 @@ T = TypeVar("T")
 _Key = tuple[int, int]
 
 _MAX_INDICES = 4096
-_MAX_MEMBERS, _MAX_PROBE = 256, 1 << 16  # kept of the index's rows, with probes of so many bytes
+_MAX_MEMBERS, _MAX_PROBE = 4096, 4096  # kept of the index's rows, with probes of so many bytes
 
 
 @dataclass(slots=True)
