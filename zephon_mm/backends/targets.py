@@ -90,7 +90,7 @@ class Targets:
 
     def place(self, arrays: Sequence[NDArray[np.uint8]]) -> Place | None:
         """Where arrays lie that are parts of one of `empty`; None: elsewhere, some at least."""
-        if not all(array.flags.c_contiguous for array in arrays):
+        if not arrays or not all(array.flags.c_contiguous for array in arrays):
             return None
         begins = [array.__array_interface__["data"][0] for array in arrays]
         begin = min(begins)
@@ -124,12 +124,14 @@ class Targets:
             return sorted(known.difference(self._buffers))
 
     def close(self) -> None:
-        """Let go of what is not leased, and of the rest once it is released."""
+        """Let go of what is not leased, of all descriptors, and of the rest once it is released."""
         with self._lock:
             self._closed = True
             for number in list(self._idle):
                 self._drop(self._leave_idle(number))
             self._sweep()
+            for buffer in self._buffers.values():
+                buffer.close()
 
     def _find(self, size: int) -> int | None:
         """A buffer of at least ``size`` bytes, which is idle no more; None: there can't be one."""

@@ -68,7 +68,7 @@ def test_a_worker_sees_what_it_is_given_a_place_of(targets: Targets) -> None:
 def test_only_parts_of_one_array_have_a_place(targets: Targets) -> None:
     one, other = targets.empty(SHAPE), targets.empty(SHAPE)
     assert number_of(targets, one[3:], one[:1]) != number_of(targets, other)
-    for parts in ([one, other], [np.zeros(SHAPE, np.uint8)], [one[:, :5]], [one, np.zeros(3)]):
+    for parts in ([], [one, other], [np.zeros(SHAPE, np.uint8)], [one[:, :5]], [one, np.zeros(3)]):
         assert targets.place(parts) is None
     assert targets.empty((0, 1536)).shape == (0, 1536)
 
@@ -98,7 +98,9 @@ def test_idle_buffers_hold_bytes_of_the_budget_and_have_a_bound() -> None:
     assert len(targets._buffers) == 1 and len(targets.gone(numbers)) == 2
     assert budget.held_bytes == SIZE
     kept[...] = 3
+    before = descriptors()
     targets.close()
+    assert descriptors() == before - 1, "it needs none any more"
     targets.room.close()
     assert (budget.held_bytes, kept.max()) == (0, 3), "what is leased outlives the backend"
     private = targets.empty(SHAPE)
