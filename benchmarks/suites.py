@@ -43,6 +43,8 @@ NO_THREADS = frozenset(
     ("torchdata_stateful", "datasets", "webdataset", "energon", "streaming", "litdata")
 )
 """Those whose workers are processes: they say so at once."""
+ALONE = frozenset(("streaming",))
+"""Those of whom no two run at a time: names in /dev/shm that they share."""
 
 
 class Unit(Protocol):
@@ -168,8 +170,8 @@ class Restores:
 class Matrix:
     """Whether the rows are those of the plain run: again, by workers, ranks, after a resume.
 
-    Of the first ``job.steps`` steps; states are of half of them. Two runs at a time, as no time is
-    measured.
+    Of the first ``job.steps`` steps; states are of half of them. Two runs at a time where that can
+    be, as no time is measured.
     """
 
     contestant: str
@@ -187,7 +189,8 @@ class Matrix:
     def do(self, bench: Bench, done: Callable[[float], None]) -> None:
         """A verdict a case."""
         half = self.job.steps // 2
-        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+        at_once = 1 if self.contestant in ALONE else 2
+        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(at_once) as pool:
             saving = dataclasses.replace(
                 self.job, kind="save", saves=(half,), state=str(Path(folder) / "state")
             )
