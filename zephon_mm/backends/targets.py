@@ -126,12 +126,12 @@ class Targets:
     def close(self) -> None:
         """Let go of what is not leased, of all descriptors, and of the rest once it is released."""
         with self._lock:
-            self._closed = True
+            for buffer in self._buffers.values():
+                buffer.close()
+            self._closed = True  # from here on a finaliser drops what it releases, without the lock
             for number in list(self._idle):
                 self._drop(self._leave_idle(number))
             self._sweep()
-            for buffer in self._buffers.values():
-                buffer.close()
 
     def _find(self, size: int) -> int | None:
         """A buffer of at least ``size`` bytes, which is idle no more; None: there can't be one."""
