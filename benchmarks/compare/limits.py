@@ -234,21 +234,29 @@ def limit(job: Job, meter: Meter) -> Callable[[Job], Made]:
 
 
 def at_once(making: Callable[[Job], Made], job: Job) -> Made:
-    """The same in each of the job's workers, forked; what they have made, as they say so."""
+    """The same in each of the job's workers, forked; what they have made, as they say so.
+
+    Raises:
+        RuntimeError: one has ended, as it never does by itself; why is on stderr.
+    """
     forking = multiprocessing.get_context("fork")
     told, ready = forking.SimpleQueue(), forking.Barrier(job.workers)
 
     def work() -> None:
-        steps = making(job)
-        next(steps)
-        ready.wait()
-        for made in steps:
-            told.put(made)
+        try:
+            steps = making(job)
+            next(steps)
+            ready.wait()
+            for made in steps:
+                told.put(made)
+        finally:
+            told.put(None)
 
     for _ in range(job.workers):
         forking.Process(target=work, daemon=True).start()  # ended when this process ends
-    while True:
-        yield told.get()
+    while (made := told.get()) is not None:
+        yield made
+    raise RuntimeError("a process of the limit has ended")
 
 
 def main() -> None:

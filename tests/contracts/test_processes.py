@@ -17,8 +17,7 @@ from typing import Any, cast
 import pytest
 
 from zephon_mm import DataConfig, ExecutionConfig, Loader, collate
-from zephon_mm.backends import ProcessesBackend, child
-from zephon_mm.backends.targets import MOST_FILES
+from zephon_mm.backends import ProcessesBackend, child, targets
 from zephon_mm.cli.digest import step_digest
 from zephon_mm.errors import WorkerDiedError
 from zephon_mm.pipeline.run import open_run
@@ -49,10 +48,13 @@ def children_of(parent: int) -> list[int]:
     return found
 
 
+@pytest.mark.parametrize("files", [0, 1, targets.MOST_FILES])
 def test_three_workers_all_through_shared_memory_two_of_them_killed(
-    clips: DataConfig, serial_clips: list[str], monkeypatch: pytest.MonkeyPatch
+    clips: DataConfig, serial_clips: list[str], monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
+    """``files``: without a descriptor of the batch's rows, workers make arrays of their own."""
     monkeypatch.setattr(child, "SHARED_FROM_BYTES", 1)
+    monkeypatch.setattr(targets, "MOST_FILES", files)
     assert len(serial_clips) > 8
 
     def kill() -> None:
@@ -141,7 +143,7 @@ def test_z01_kept_batches_hold_few_descriptors_and_reads_are_counted(clips: Data
             kept += list(stream)
             after = len(os.listdir("/proc/self/fd"))
         counts.append((loader.read_counts.members, loader._run.materialise.counts.clips))
-    assert len(kept) > 60 and after <= before + MOST_FILES
+    assert len(kept) > 60 and after <= before + targets.MOST_FILES
     assert counts[0][1] == counts[1][1] > 0
     assert counts[1][0] > 90
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    Into = Sequence[NDArray[np.uint8]] | None
+    """What an item writes into: arrays of ``Backend.empty``, or parts of one; None: nothing."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -119,12 +122,7 @@ class Backend(Protocol):
         ...
 
     def submit(
-        self,
-        fn: Callable[..., R],
-        item: Any,
-        *,
-        cost_bytes: int = 0,
-        into: Sequence[NDArray[np.uint8]] | None = None,
+        self, fn: Callable[..., R], item: Any, *, cost_bytes: int = 0, into: Into = None
     ) -> Ticket[R]:
         """Queue ``fn(item)``, or ``fn(item, into=into)``; never blocks.
 

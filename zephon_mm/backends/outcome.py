@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from zephon_mm.backends.base import Into
 
 R = TypeVar("R")
 
@@ -15,7 +14,7 @@ __all__ = ["call"]
 
 
 def call(
-    fn: Callable[..., R], item: Any, into: Sequence[NDArray[np.uint8]] | None = None
+    fn: Callable[..., R], item: Any, into: Into = None
 ) -> tuple[R | None, BaseException | None]:
     """``(fn(item), None)``, or ``(None, error)`` whatever it raised; ``into`` is for ``fn``, too.
 

@@ -15,18 +15,20 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, TypeVar, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from zephon_mm.backends.admission import Admission
 from zephon_mm.backends.base import CLOSE_SECONDS, FINAL_SECONDS, Cancelled, check_process
 from zephon_mm.backends.budget import ByteBudget
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from zephon_mm.backends.base import Into
+
 R = TypeVar("R")
-Into = Sequence[NDArray[np.uint8]] | None
 
 __all__ = ["Pool", "PoolBackend", "PoolTicket", "count_workers", "default_workers"]
 

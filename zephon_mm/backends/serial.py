@@ -6,9 +6,9 @@ flight, and torch's intra-op threads are left as the caller set them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from zephon_mm.backends.base import CLOSE_SECONDS, Cancelled
 from zephon_mm.backends.budget import ByteBudget
 from zephon_mm.backends.outcome import call
+
+if TYPE_CHECKING:
+    from zephon_mm.backends.base import Into
 
 R = TypeVar("R")
 
@@ -43,12 +46,7 @@ class SerialBackend:
         return np.empty(shape, np.uint8)
 
     def submit(
-        self,
-        fn: Callable[..., R],
-        item: Any,
-        *,
-        cost_bytes: int = 0,
-        into: Sequence[NDArray[np.uint8]] | None = None,
+        self, fn: Callable[..., R], item: Any, *, cost_bytes: int = 0, into: Into = None
     ) -> _SerialTicket[R]:
         """See ``Backend.submit``; nothing runs before ``result()``."""
         if cost_bytes < 0:

@@ -198,7 +198,7 @@ class TargetMaps:
     def arrays(self, place: Place, fd: int | None) -> list[NDArray[np.uint8]]:
         """The arrays of a place; ``fd``, which stays the caller's, of a buffer that is new here.
 
-        None if its descriptor was lost on the way, as this process may open no more.
+        None are given if it was lost on the way, as this process may open no more.
         """
         if fd is not None:
             self._maps[place.number] = Map(fd, place.size)

@@ -226,7 +226,7 @@ def _picture(blob: bytes) -> ImageInfo:
 
 
 _read_picture = lru_cache(maxsize=4096)(_picture)  # measured, and soon decoded
-_KEPT_BYTES = 128  # of an animation's blob that is longer than others'
+_KEPT_BYTES = 128  # longer blobs, of animations, are not kept
 
 
 def _pack_json(values: list[object]) -> bytes:

@@ -225,7 +225,7 @@ def slow(seconds: float, into: Sequence[np.ndarray] | None = None) -> None:
         into[0][...] = 255
 
 
-def test_what_a_cancelled_item_writes_into_is_not_given_to_another(tmp_path: Path) -> None:
+def test_what_a_cancelled_item_writes_into_is_not_given_to_another() -> None:
     backend = ProcessesBackend(1)
     try:
         parts = parts_of(backend)
