@@ -204,7 +204,8 @@ class Loader(Checkpoints):
     def load_state_dict(self, state: Mapping[str, Any], allow: Collection[str] = ()) -> None:
         """Go on from a state, of any ``dp_size``, that holds at least this rank's lanes.
 
-        Reads and measures again the documents that waited to be packed, and nothing else.
+        Nothing is read yet: a document that waited to be packed is measured again when it is
+        packed. Iterating raises StateError if it then isn't what it was when the state was saved.
 
         Args:
             state: what `state_dict`, `gather_state` or `merge_states` gave, of either form.
@@ -220,14 +221,10 @@ class Loader(Checkpoints):
         check_changes(changes, allow)
         self._close_feed()
         restored = Restored.of(read, self.config, changes)
-        backend = self._open_backend(brief=True)
-        try:
-            lanes = [self._run.lane(number, backend) for number in self._lanes]
-            revivals = [restored.begin(lane) for lane in lanes]
-            for revival in revivals:
-                revival.finish()
-        finally:
-            backend.close()
+        idle = SerialBackend()
+        lanes = [self._run.lane(number, idle) for number in self._lanes]
+        for lane in lanes:
+            restored.put(lane)
         self._changes = read.changes + tuple((*change, read.step) for change in changes)
         self._digests.restart(self._changes)
         # a run whose config has changed on its way is counted from here: its past is another's
@@ -299,14 +296,10 @@ class Loader(Checkpoints):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open_backend(self, brief: bool = False) -> Backend:
-        """``brief``: for less work than it would cost to start processes."""
+    def _open_backend(self) -> Backend:
         self._budget = ByteBudget(self.execution.memory_budget)
-        name = self.execution.backend
-        if brief and name in ("processes", "ray"):
-            name = "threads"
         return open_backend(
-            name,
+            self.execution.backend,
             workers=self.execution.workers,
             budget=self._budget,
             ray_address=self.execution.ray_address,

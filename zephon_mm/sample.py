@@ -35,14 +35,38 @@ class SampleRef(NamedTuple):
     position: int
 
 
+CHECK_BYTES = 3
+"""Of a measurement's digest, that a state holds: one change in 17 million goes unseen by them."""
+
+
 class LiveDocument(NamedTuple):
-    """A waiting document: its draw, and which part of it if it was cut or re-laid (``fitted``)."""
+    """A document that waits to be packed, or a part of one, as a state holds it: all that packing
+    asks about, so that it need not be measured again before it is packed.
+
+    Attributes:
+        source, position: its draw, see `SampleRef`.
+        start, stop: its tokens.
+        fitted: the sequence length that it was cut, truncated or re-laid for; 0: it is whole.
+        patches: of its media in these tokens.
+        check: the first `CHECK_BYTES` of the whole document's digest.
+    """
 
     source: int
     position: int
-    start: int = 0
-    stop: int = 0
-    fitted: int = 0
+    start: int
+    stop: int
+    fitted: int
+    patches: int
+    check: bytes
+
+    @property
+    def num_tokens(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def live(self) -> LiveDocument:
+        """Itself, as of a `Piece`."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +203,7 @@ class MeasuredDocument:
         tokens: int32 [n], placeholders of media in place.
         loss: bool [n], which tokens are targets; never on a medium's block.
         media: in token order.
-        digest: 16 bytes over all of the above, checked when a state is restored.
+        digest: 16 bytes over all of the above; a state holds the first few (`LiveDocument`).
     """
 
     ref: SampleRef

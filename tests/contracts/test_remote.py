@@ -119,10 +119,11 @@ def test_blocks_are_announced_before_they_are_measured(
         next(batches)
         state = loader.state_dict()
     assert bool(expected) == told
+    before = len(expected)
     with Loader(moved(few, web), execution) as loader:
         loader.load_state_dict(state)
         next(iter(loader))
-    assert expected  # whatever the backend, threads measure again what waited
+    assert bool(expected[before:]) == told
     assert not told or not unknown
 
 

@@ -5,7 +5,6 @@ For a process that forks others that decode: they then share it. See `Materialis
 
 from __future__ import annotations
 
-import pyarrow.compute  # noqa: F401 - the index of a shard would
 from zephon_mm_kernels import cpu
 
 from ..decoders import pyav  # noqa: F401

@@ -4,7 +4,7 @@ from .count import count_steps
 from .lane import Lane, LaneSnapshot, Measure, arrival_capacity, block_of
 from .length import no_documents, run_length
 from .report import Report
-from .revival import Restored, Revival
+from .restored import Restored
 from .run import Run, open_run
 from .stats import loader_stats
 from .steps import Collate, RankSteps, Step, on_device
@@ -18,7 +18,6 @@ __all__ = [
     "RankSteps",
     "Report",
     "Restored",
-    "Revival",
     "Run",
     "Step",
     "arrival_capacity",

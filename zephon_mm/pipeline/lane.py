@@ -7,7 +7,6 @@ and measured again by whoever goes on from here.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,16 +17,17 @@ from ..config import DataConfig, schedule_min
 from ..errors import WorkerDiedError
 from ..plan import LaneCursor, Plan
 from ..sample import Measurement, Rejected, SampleRef
-from ..sequencer import MAX_WAIT, Piece, Recipe, Sequencer, SequencerState
+from ..sequencer import MAX_WAIT, Recipe, Sequencer, SequencerState
 from ..sequencer.cutting import Relayout
 from ..state import LaneState
+from .revival import Revival
 
 BLOCKS = (8, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 4, 4)
 """Draws measured by one task, for the first tasks: a lane's first sequence waits for few documents
 that it does not need."""
 
 BLOCK = 8
-"""The same, of a rank with many lanes, and where what waited is measured again."""
+"""The same, of a rank with many lanes."""
 
 LONG_BLOCK = 32
 """The same, of a rank with few lanes, reached by way of a few tasks in between: the tokenizer finds
@@ -59,9 +59,8 @@ class LaneSnapshot:
             positions=tuple(self.cursor.positions),
             counts=state.counts,
             quarantined_in_row=state.quarantined_in_row,
-            live=tuple([piece.live for piece in state.pool]),
+            live=tuple([waiting.live for waiting in state.pool]),
             rest=state.rest.live if state.rest else None,
-            checksum=live_checksum(state.pool, state.rest),
             digest=state.digest,
             ended=state.ended,
         ).encode()
@@ -119,12 +118,19 @@ class Lane:
         self._stream: OrderedMap[list[SampleRef], Sequence[Measurement | Exception]] | None = None
         self._asked: deque[list[SampleRef]] = deque()
         self._block: deque[Measurement | Exception] = deque()
+        self._revival = Revival(
+            find=lambda source, position: plan.ref(number, source, position),
+            submit=self._submit,
+            alone=self._alone,
+            window=0 if backend.name == "serial" else window,
+        )
         self._sequencer = Sequencer(
             lane=number,
             num_sources=len(config.sources),
             packing=config.packing,
             pull=self._pull,
             relayout=relayout,
+            again=self._revival,
             end_ids=end_ids,
             max_quarantined_in_row=config.max_consecutive_quarantined,
             on_bad_sample=config.on_bad_sample,
@@ -133,6 +139,7 @@ class Lane:
 
     def prime(self) -> None:
         """Start measuring ahead, without waiting."""
+        self._revival.prime()
         if self._stream is None and not self._sequencer.ended:
             refs = self._plan.draws(self._cursor.copy())
             self._stream = OrderedMap(
@@ -159,24 +166,39 @@ class Lane:
         """Go on from a snapshot of this process; only before the first ``next``."""
         self._cursor = snapshot.cursor.copy()
         self._sequencer.restore(snapshot.sequencer)
+        self._revival.begin(self._sequencer.unmeasured)
+        if snapshot.sequencer.pool:  # enough for a sequence, but for a few
+            sizes, last = self._sizes
+            self._sizes = sizes[1:], last
 
-    def measure_again(
-        self, draws: Sequence[tuple[int, int]]
-    ) -> tuple[list[SampleRef], list[Ticket[Sequence[Measurement | Exception]]]]:
-        """Find draws, given as (source, position), again, and begin to measure them."""
-        refs = [self._plan.ref(self.number, *draw) for draw in draws]
-        blocks = list(_blocks(iter(refs)))
-        for block in blocks:
-            self._announce(block)
-        return refs, [self._backend.submit(self._measure, block) for block in blocks]
+    def restore(self, state: LaneState, capacity: int | None = None) -> None:
+        """Go on from a checkpoint; only before the first ``next``. Nothing is read.
 
-    @property
-    def sequencer(self) -> Sequencer:
-        """The lane's sequencer."""
-        return self._sequencer
+        Args:
+            state: where it is to stand.
+            capacity: tokens of the shortest sequence ahead, if the config has changed that: then
+                what waits is measured now, and cut again.
+
+        Raises:
+            StateError: what waits does not fit any more, or does not measure as it did.
+        """
+        sequencer = SequencerState(
+            num_sequences=state.num_sequences,
+            pool=state.live,
+            rest=state.rest,
+            quarantined_in_row=state.quarantined_in_row,
+            counts=state.counts,
+            digest=state.digest,
+            ended=state.ended,
+        )
+        cursor = LaneCursor(self.number, state.draw, list(state.positions))
+        self.resume(LaneSnapshot(cursor, sequencer))
+        if capacity is not None:
+            self._sequencer.shrink(capacity)
 
     def close(self) -> None:
         """Cancel what is measured ahead."""
+        self._revival.close()
         if self._stream is not None:
             self._stream.close()
 
@@ -204,6 +226,10 @@ class Lane:
         if block is not None:
             self._asked.popleft()
         return block
+
+    def _submit(self, refs: list[SampleRef]) -> Ticket[Sequence[Measurement | Exception]]:
+        self._announce(refs)
+        return self._backend.submit(self._measure, refs)
 
     def _alone(self, ref: SampleRef) -> Measurement | Exception:
         try:
@@ -240,11 +266,3 @@ def _blocks(
         if not block:
             return
         yield block
-
-
-def live_checksum(pool: Sequence[Piece], rest: Piece | None) -> bytes:
-    """16 bytes over the measurements of what waits."""
-    digests = [piece.document.digest for piece in pool]
-    if rest is not None:
-        digests.append(rest.document.digest)
-    return hashlib.blake2b(b"".join(digests), digest_size=16).digest()

@@ -19,7 +19,7 @@ from ..state import fingerprint
 from .count import count_steps
 from .lane import Lane
 from .progress import Bar
-from .revival import Restored
+from .restored import Restored
 from .run import Run
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _count(
     def make_lane(number: int) -> Lane:
         lane = run.lane(number, backend, window=4, on_rejected=on_rejected)
         if restored is not None:
-            restored.begin(lane).finish()
+            restored.put(lane)
         return lane
 
     numbers = list(lanes)

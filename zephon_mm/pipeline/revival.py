@@ -1,118 +1,139 @@
-"""Lanes from a checkpoint: the documents that waited to be packed are measured again.
+"""What waited in a lane when its state was saved, measured again as the sequencer comes to it.
 
-Nothing else is read, at most `HARD_CAP` documents a lane however far the run had come; and the
-measurements must be those of the time when the state was saved.
+A restored lane stands where it stood without a byte read: the state holds all that packing asks
+about a waiting document. It is measured again when it is packed, and must then be what it was. So
+the first batch costs what it holds, however many documents wait; those that have waited longest are
+measured ahead of it, where there are workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from ..config import DataConfig
-from ..errors import StateError
-from ..plan import LaneCursor
-from ..sample import MeasuredDocument, Measurement, Rejected
-from ..sequencer import LiveRef, SequencerState
-from ..state import Change, LaneState, LoaderState
-from .lane import Lane, LaneSnapshot, arrival_capacity, live_checksum
+from ..backends import Ticket
+from ..errors import StateError, WorkerDiedError
+from ..sample import LiveDocument, MeasuredDocument, Measurement, Rejected, SampleRef
+
+BLOCK = 8
+"""Documents that a task measures ahead."""
+
+Draw = tuple[int, int]
+"""Source and position, see `SampleRef`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """A state to go on from.
+@dataclass(slots=True)
+class _Block:
+    """Some draws that were submitted together; their results, once they were taken."""
 
-    Attributes:
-        state: the lanes, adapted to the config if that has changed.
-        capacity: tokens of the shortest sequence ahead, if the config has changed that; else None.
-    """
-
-    state: LoaderState
-    capacity: int | None = None
-
-    @classmethod
-    def of(cls, state: LoaderState, config: DataConfig, changes: Sequence[Change]) -> Restored:
-        """The state as ``config`` goes on from it, which differs from the state's by ``changes``.
-
-        Raises:
-            StateError: a source that was removed still has documents waiting to be packed.
-        """
-        if not changes:
-            return cls(state)
-        shorter = any(change.field == "sequence_length" for change in changes)
-        return cls(
-            state.adapted([source.id for source in config.sources]),
-            arrival_capacity(config, state.step) if shorter else None,
-        )
-
-    def begin(self, lane: Lane) -> Revival:
-        """Begin to measure what waited in ``lane``; StateError if the state lacks the lane."""
-        return Revival(lane, self.state.lane(lane.number), self.capacity)
+    refs: list[SampleRef]
+    ticket: Ticket[Sequence[Measurement | Exception]]
+    results: dict[Draw, Measurement | Exception] = field(default_factory=dict)
 
 
 class Revival:
-    """A lane being restored; `finish` waits for its live documents.
+    """Measures a lane's waiting documents again, each once.
 
     Args:
-        lane: a lane at its start.
-        state: where it is to stand.
-        capacity: see `Restored`.
+        find: the reference of a source's draw at a position.
+        submit: begins to measure some.
+        alone: measures one, of a block that a worker process died of.
+        window: tasks ahead; 0: none.
     """
 
-    def __init__(self, lane: Lane, state: LaneState, capacity: int | None = None) -> None:
-        self._lane = lane
-        self._state = state
-        self._capacity = capacity
-        self._live = [*state.live, *([state.rest] if state.rest else [])]
-        self._draws = list(dict.fromkeys((live.source, live.position) for live in self._live))
-        self._refs, self._tickets = lane.measure_again(self._draws)
+    def __init__(
+        self,
+        find: Callable[[int, int], SampleRef],
+        submit: Callable[[list[SampleRef]], Ticket[Sequence[Measurement | Exception]]],
+        alone: Callable[[SampleRef], Measurement | Exception],
+        window: int,
+    ) -> None:
+        self._find = find
+        self._submit = submit
+        self._alone = alone
+        self._window = window
+        self._wanted: Counter[Draw] = Counter()  # by so many that wait, of a document that was cut
+        self._later: deque[Draw] = deque()
+        self._asked: dict[Draw, _Block] = {}
 
-    def finish(self) -> None:
-        """Put the lane where the checkpoint was.
+    def begin(self, live: Sequence[LiveDocument]) -> None:
+        """These wait, the oldest first."""
+        self._wanted = Counter((one.source, one.position) for one in live)
+        self._later = deque(self._wanted)
+
+    def prime(self) -> None:
+        """Begin to measure ahead, without waiting."""
+        if not self._later:
+            return
+        open_blocks = {id(block) for block in self._asked.values() if not block.results}
+        for _ in range(self._window - len(open_blocks)):
+            draws: list[Draw] = []
+            while self._later and len(draws) < BLOCK:
+                draw = self._later.popleft()
+                if draw in self._wanted and draw not in self._asked:
+                    draws.append(draw)
+            if draws:
+                self._ask(draws)
+
+    def __call__(self, live: Sequence[LiveDocument]) -> list[MeasuredDocument]:
+        """The documents of these, as measured now.
 
         Raises:
-            StateError: a live document no longer measures as it did, or does not fit any more.
+            StateError: one gives no document any more.
+            ZephonError: a failure of the world; it is tried again when it is asked for again.
         """
-        state, lane = self._state, self._lane
-        live = self._measured()
-        pieces = [lane.sequencer.revive(*pair) for pair in live]
-        rest = pieces.pop() if state.rest else None
-        if live_checksum(pieces, rest) != state.checksum:
-            raise StateError(
-                f"lane {lane.number}: the {len(live)} documents that waited to be packed do not "
-                "measure as they did when the state was saved (another version of the tokenizer, "
-                "of a library or of a user's format function?)"
-            )
-        sequencer = SequencerState(
-            num_sequences=state.num_sequences,
-            pool=tuple(pieces),
-            rest=rest,
-            quarantined_in_row=state.quarantined_in_row,
-            counts=state.counts,
-            digest=state.digest,
-            ended=state.ended,
-        )
-        cursor = LaneCursor(lane.number, state.draw, list(state.positions))
-        lane.resume(LaneSnapshot(cursor, sequencer))
-        if self._capacity is not None:
-            lane.sequencer.shrink(live, self._capacity)
+        draws = [(one.source, one.position) for one in live]
+        unasked = [draw for draw in dict.fromkeys(draws) if draw not in self._asked]
+        if unasked:
+            self._ask(unasked)
+        found = [self._result(draw) for draw in draws]
+        for draw in draws:  # not before all were found: it may be asked for again
+            self._wanted[draw] -= 1
+            if self._wanted[draw] <= 0:
+                del self._wanted[draw]
+                self._asked.pop(draw, None)
+        return found
 
-    def _measured(self) -> list[tuple[LiveRef, MeasuredDocument]]:
-        """Each waiting piece with its document, as measured now."""
-        results: Sequence[Measurement | Exception] = [
-            item for ticket in self._tickets for item in ticket.result()
-        ]
-        found = dict(zip(self._draws, zip(self._refs, results, strict=True), strict=True))
-        pairs = []
-        for live in self._live:
-            ref, item = found[live.source, live.position]
-            if isinstance(item, Exception):
-                raise item
-            if isinstance(item, Rejected):
-                raise StateError(
-                    f"{item.shard}, key {item.key!r}: waited to be packed when the state was saved "
-                    f"and is now {item.outcome} at stage {item.stage}: {item.reason}"
-                )
-            stop = live.stop or len(item.tokens)
-            pairs.append((LiveRef(ref, live.start, stop, live.fitted), item))
-        return pairs
+    def close(self) -> None:
+        """Cancel what is measured ahead."""
+        self._later.clear()
+        for block in self._asked.values():
+            block.ticket.cancel()
+        self._asked.clear()
+
+    def _ask(self, draws: Sequence[Draw]) -> None:
+        refs = [self._find(*draw) for draw in draws]
+        block = _Block(refs, self._submit(refs))
+        self._asked.update(dict.fromkeys(draws, block))
+
+    def _result(self, draw: Draw) -> MeasuredDocument:
+        block = self._asked[draw]
+        if not block.results:
+            try:
+                results = block.ticket.result()
+            except WorkerDiedError:  # of one of them: which?
+                results = [self._alone(ref) for ref in block.refs]
+            except Exception:
+                self._forget(block)
+                raise
+            places = [(ref.source, ref.position) for ref in block.refs]
+            block.results = dict(zip(places, results, strict=True))
+        found = block.results[draw]
+        if isinstance(found, Exception):
+            self._forget(block)
+            raise found
+        if isinstance(found, Rejected):
+            raise StateError(
+                f"{found.shard}, key {found.key!r}: waited to be packed when the state was saved "
+                f"and is now {found.outcome} at stage {found.stage}: {found.reason}"
+            )
+        return found
+
+    def _forget(self, block: _Block) -> None:
+        """What of a block could not be measured is asked for again when it is wanted again."""
+        for ref in block.refs:
+            draw = ref.source, ref.position
+            failed = isinstance(block.results.get(draw), Exception | None)
+            if failed and self._asked.get(draw) is block:
+                del self._asked[draw]

@@ -16,7 +16,7 @@ from ..sample import MeasuredDocument
 from ..stages.materialise import MediaResult, MediaTask
 from .lane import Lane
 from .media_tasks import MediaTasks
-from .revival import Restored
+from .restored import Restored
 from .run import Run
 from .steps import RankSteps
 
@@ -49,7 +49,7 @@ def walk_lane(
     walked = run.lane(lane, backend, window=WINDOW)
     first = 0
     if restored is not None:
-        restored.begin(walked).finish()
+        restored.put(walked)
         first = restored.state.step
     for number in range(first, step):
         for _ in range(run.config.global_batch_at(number) // run.config.lanes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from ..sample import LiveDocument, MeasuredDocument, SampleRef
+from ..sample import CHECK_BYTES, LiveDocument, MeasuredDocument
 
 
 @dataclass(slots=True)
@@ -26,9 +26,21 @@ class Piece:
     """What a state holds of it while it waits: made once, asked for at every step."""
 
     def __post_init__(self) -> None:
-        ref, part = self.document.ref, (self.start, self.stop, self.fitted)
-        self.live = LiveDocument(ref.source, ref.position, *(part if self.fitted else ()))
+        document = self.document
+        self.live = LiveDocument(
+            document.ref.source,
+            document.ref.position,
+            self.start,
+            self.stop,
+            self.fitted,
+            self.patches,
+            document.digest[:CHECK_BYTES],
+        )
         self.num_tokens = self.stop - self.start
+
+
+Waiting = Piece | LiveDocument
+"""What waits to be packed: measured here, or known from a state and not measured again yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +76,12 @@ class SequencerState:
     """A sequencer between two sequences. Cheap to take: nothing is copied but references."""
 
     num_sequences: int
-    pool: tuple[Piece, ...]
-    rest: Piece | None
+    pool: tuple[Waiting, ...]
+    rest: Waiting | None
     quarantined_in_row: int
     counts: tuple[tuple[int, int, int, int, int], ...]
     digest: bytes
     ended: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LiveRef:
-    """A waiting piece as a checkpoint names it: where to measure it again, and which part."""
-
-    ref: SampleRef
-    start: int
-    stop: int
-    fitted: int
 
 
 def recipe_digest(pieces: tuple[Piece, ...]) -> bytes:

@@ -3,7 +3,8 @@
 It pulls documents in plan order into a look-ahead pool and packs one sequence at a time, so every
 sequence is a state point: no flush, no push-back, no window. What it holds is bounded: the pool
 (``packing.pool`` documents, or as many as 1.25 sequences take, at most `HARD_CAP`), the rest of at
-most one document that is being cut, and counters. Its history is in a chained digest.
+most one document that is being cut, and counters. Its history is in a chained digest. After a
+restore a document waits as what the state holds of it, and is measured again when it is packed.
 
 Refilling happens only at the start of a sequence, to ``min(pool, 8 + 2·k)`` documents and 1.25
 sequences of tokens, with ``k`` sequences emitted so far: the first batch needs few documents.
@@ -24,10 +25,10 @@ from ..errors import (
     TooManyQuarantinedError,
     ZephonError,
 )
-from ..sample import MeasuredDocument, Measurement, Rejected
+from ..sample import LiveDocument, MeasuredDocument, Measurement, Rejected
 from . import packing as packer
 from .cutting import Relayout, has_targets, medium_limit, next_cut, num_patches, truncate
-from .recipe import LiveRef, Piece, Recipe, SequencerState, SourceCounts, recipe_digest
+from .recipe import Piece, Recipe, SequencerState, SourceCounts, Waiting, recipe_digest
 
 HARD_CAP = 1024
 """Most documents a pool ever holds."""
@@ -54,6 +55,8 @@ class Sequencer:
         pull: the next measurement in plan order, None at the lane's end; raises a world's failure
             at its place.
         relayout: lays media out smaller, see `Relayout`.
+        again: measures documents of a state again, in order; raises a world's failure, and
+            StateError for one that gives no document any more.
         end_ids: token ids that end a document, which truncating keeps.
         max_quarantined_in_row: `DataConfig.max_consecutive_quarantined`.
         on_bad_sample: ``raise`` turns a quarantined sample into an error.
@@ -65,14 +68,15 @@ class Sequencer:
     packing: Packing
     pull: Callable[[], Measurement | None]
     relayout: Relayout
+    again: Callable[[Sequence[LiveDocument]], Sequence[MeasuredDocument]]
     end_ids: frozenset[int] = frozenset()
     max_quarantined_in_row: int = 1000
     on_bad_sample: str = "quarantine"
     on_rejected: Callable[[Rejected], None] = lambda rejected: None
     num_sequences: int = 0
     digest: bytes = bytes(32)
-    _pool: list[Piece] = field(default_factory=list)
-    _rest: Piece | None = None
+    _pool: list[Waiting] = field(default_factory=list)
+    _rest: Waiting | None = None
     _quarantined_in_row: int = 0
     _counts: list[SourceCounts] = field(default_factory=list)
     _ended: bool = False
@@ -98,6 +102,9 @@ class Sequencer:
             sequence_length: tokens of this sequence.
             capacity: tokens that an arriving document may take: the least length of any sequence
                 it may be packed in (`MAX_WAIT` ahead at most). None: ``sequence_length``.
+
+        Raises:
+            StateError: a document that waited in a state does not measure as it did.
         """
         capacity = min(sequence_length, capacity or sequence_length)
         self._refill(sequence_length, capacity)
@@ -116,9 +123,9 @@ class Sequencer:
                 f"lane {self.lane}: a piece of {oldest.num_tokens} tokens and {oldest.patches} "
                 f"patches waits for a sequence of {sequence_length} tokens that it does not fit"
             )
-        pieces = tuple(self._pool[i] for i in chosen)
+        pieces = self._measured([self._pool[i] for i in chosen])
         taken = set(chosen)
-        self._pool = [piece for i, piece in enumerate(self._pool) if i not in taken]
+        self._pool = [waiting for i, waiting in enumerate(self._pool) if i not in taken]
         for piece in pieces:
             self._count_packed(piece)
         self.digest = hashlib.sha256(self.digest + recipe_digest(pieces)).digest()
@@ -139,7 +146,7 @@ class Sequencer:
         )
 
     def restore(self, state: SequencerState) -> None:
-        """Take over a state, its live documents measured again (`revive`)."""
+        """Take over a state; what waits in it need not be measured yet."""
         self.num_sequences = state.num_sequences
         self._pool = list(state.pool)
         self._rest = state.rest
@@ -148,34 +155,60 @@ class Sequencer:
         self.digest = state.digest
         self._ended = state.ended
 
-    def revive(self, live: LiveRef, document: MeasuredDocument) -> Piece:
-        """A waiting piece from its reference and its document, measured again."""
-        if live.fitted:
-            document = self._fit(document, live.fitted)
-        return self._piece(document, live.start, live.stop, live.fitted)
+    @property
+    def unmeasured(self) -> list[LiveDocument]:
+        """What waits and was not measured here, the document being cut last."""
+        return [one for one in (*self._pool, self._rest) if isinstance(one, LiveDocument)]
 
-    def shrink(self, live: Sequence[tuple[LiveRef, MeasuredDocument]], capacity: int) -> None:
+    def shrink(self, capacity: int) -> None:
         """Make what waits fit shorter sequences than it was cut for; only right after `restore`.
 
         Args:
-            live: the waiting pieces, the document being cut last, with their documents as measured.
             capacity: tokens of the shortest sequence ahead.
 
         Raises:
-            StateError: a part of a document that was cut holds a medium that no longer fits.
+            StateError: a part of a document that was cut holds a medium that no longer fits; or a
+                document does not measure as it did.
         """
+        live = self.unmeasured
+        documents = self.again(live)
         self._pool, self._rest = [], None
-        for reference, document in live:
-            self._pool += self._readmit(reference, document, capacity)
+        for one, document in zip(live, documents, strict=True):
+            self._pool += self._readmit(one, document, capacity)
 
-    def _readmit(self, live: LiveRef, document: MeasuredDocument, capacity: int) -> list[Piece]:
-        piece = self.revive(live, document)
+    def _measured(self, waiting: Sequence[Waiting]) -> tuple[Piece, ...]:
+        """These as pieces, those of a state measured again."""
+        live = [one for one in waiting if isinstance(one, LiveDocument)]
+        documents = iter(self.again(live) if live else ())
+        return tuple(
+            [
+                one if isinstance(one, Piece) else self._revived(one, next(documents))
+                for one in waiting
+            ]
+        )
+
+    def _revived(self, live: LiveDocument, document: MeasuredDocument) -> Piece:
+        fitted = self._fit(document, live.fitted) if live.fitted else document
+        stop = live.stop if live.fitted else len(fitted.tokens)
+        piece = self._piece(fitted, live.start, min(stop, len(fitted.tokens)), live.fitted)
+        if piece.live != live:
+            raise StateError(
+                f"lane {self.lane}: {document.shard}, key {document.key!r}: it waited to be packed "
+                "and does not measure as it did when the state was saved (another version of the "
+                "tokenizer, of a library or of a user's format function?)"
+            )
+        return piece
+
+    def _readmit(
+        self, live: LiveDocument, document: MeasuredDocument, capacity: int
+    ) -> list[Piece]:
+        piece = self._revived(live, document)
         if piece.num_tokens <= capacity:
             return [piece]
         if piece.start == 0 and piece.stop == len(piece.document.tokens):
             first = self._admit(document, capacity)
             pieces = [first] if first is not None else []
-            while self._rest is not None:
+            while isinstance(self._rest, Piece):
                 part = self._cut(self._rest)
                 pieces += [part] if part is not None else []
             return pieces
@@ -221,7 +254,8 @@ class Sequencer:
         """The next piece to wait: of the document being cut, or of a new one."""
         while True:
             if self._rest is not None:
-                piece = self._cut(self._rest)
+                (rest,) = self._measured([self._rest])
+                piece = self._cut(rest)
                 if piece is not None:
                     self._fruitless = 0
                     return piece

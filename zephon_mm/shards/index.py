@@ -346,9 +346,9 @@ class Block:
         samples = columns["sample"].to_numpy()
         changes = np.flatnonzero(np.diff(samples)) + 1
         self._starts: list[int] = [0, *changes.tolist(), len(samples)]
-        firsts = pa.array(self._starts[:-1], pa.int64())
-        self._keys = [decode_name(raw) for raw in columns["key"].take(firsts).to_pylist()]
-        self._problems: list[str | None] = columns["problem"].take(firsts).to_pylist()
+        keys, problems = columns["key"].to_pylist(), columns["problem"].to_pylist()
+        self._keys = [decode_name(keys[row]) for row in self._starts[:-1]]
+        self._problems: list[str | None] = [problems[row] for row in self._starts[:-1]]
         known: dict[bytes | None, str | None] = {None: None}
         self._extensions: list[str | None] = [
             known[raw] if raw in known else known.setdefault(raw, decode_name(raw))

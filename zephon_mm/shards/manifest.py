@@ -188,7 +188,8 @@ def read_manifest(
     paths = [path for path in (beside, cached) if os.path.exists(path)]
     for path in sorted(paths, key=lambda p: -os.stat(p).st_mtime_ns):
         try:
-            table = pq.read_table(path, use_threads=False, partitioning=None)
+            with pq.ParquetFile(path) as file:  # `read_table` would load datasets, in 30 ms
+                table = file.read(use_threads=False)
             summary = json.loads(table.schema.metadata[_META_KEY])
             if summary.pop("version") != INDEX_VERSION or table.num_rows != len(shards):
                 raise ValueError("it is of another version, or of other shards")

@@ -2,31 +2,32 @@
 
 Layout, little-endian: magic, version, lane, sequences, draw, quarantined in a row, number of
 sources; per source its next position and five counts; the waiting documents in pool order, each a
-varint of ``2·source + has_range``, the zigzag distance of its position from the previous one of its
-source (the first: from the source's next position), and with a range its start, stop and fitted
-length; zeros up to a multiple of 512 bytes in all; a 16-byte checksum over the live measurements;
-the 32-byte chained digest; CRC-32 of all before. Counters have fixed widths, so the size stays flat
-however far a run has come.
+varint of ``4·source + 2·is_fitted + has_patches``, the zigzag distance of its position from the
+previous one of its source (the first: from the source's next position), its tokens, then start and
+fitted length if it is fitted, patches if it has some, and the beginning of its measurement's
+digest; zeros up to a multiple of 64 bytes in all; the 32-byte chained digest; CRC-32 of all
+before. Counters have fixed widths, so the size stays flat however far a run has come.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import StateError
-from ..sample import LiveDocument
+from ..sample import CHECK_BYTES, LiveDocument
 
 _MAGIC = b"zmmL"
-_VERSION = 1
+_VERSION = 2
 _HEAD = struct.Struct("<4sBBIQQIH")
 _SOURCE = struct.Struct("<6Q")
-_TAIL = struct.Struct("<16s32s")
+_TAIL = struct.Struct("<32s")
 _CRC = struct.Struct("<I")
-_QUANTUM = 512  # sizes are multiples of this, so that they do not waver with what is waiting
+_QUANTUM = 64  # sizes are multiples of this, so that they do not waver with what is waiting
 _ENDED, _HAS_REST = 1, 2
+_FITTED, _PATCHES = 2, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,6 @@ class LaneState:
         counts: per source delivered, filtered, dropped, quarantined, tokens.
         live: waiting documents, oldest first.
         rest: the document being cut, from its next piece on.
-        checksum: 16 bytes over the measurements of ``live`` and ``rest``.
         digest: 32 bytes, chained over every recipe emitted.
     """
 
@@ -51,7 +51,6 @@ class LaneState:
     quarantined_in_row: int
     live: tuple[LiveDocument, ...]
     rest: LiveDocument | None
-    checksum: bytes
     digest: bytes
     ended: bool
 
@@ -98,7 +97,7 @@ class LaneState:
         documents = (*self.live, self.rest) if self.rest else self.live
         _put_documents(out, documents, self.positions)
         out += bytes(-(len(out) + _TAIL.size + _CRC.size) % _QUANTUM)
-        out += _TAIL.pack(self.checksum, self.digest)
+        out += _TAIL.pack(self.digest)
         out += _CRC.pack(zlib.crc32(out))
         return bytes(out)
 
@@ -118,10 +117,9 @@ class LaneState:
         for _ in range(num_sources):
             rows.append(_SOURCE.unpack_from(data, at))
             at += _SOURCE.size
-        values = _varints(data, at, len(data) - _TAIL.size - _CRC.size)
-        documents = _documents(values, [row[0] for row in rows])
+        documents = _documents(data, at, [row[0] for row in rows])
         rest = documents.pop() if flags & _HAS_REST else None
-        checksum, digest = _TAIL.unpack_from(data, len(data) - _TAIL.size - _CRC.size)
+        (digest,) = _TAIL.unpack_from(data, len(data) - _TAIL.size - _CRC.size)
         return cls(
             lane=lane,
             num_sequences=num_sequences,
@@ -131,23 +129,36 @@ class LaneState:
             quarantined_in_row=in_row,
             live=tuple(documents),
             rest=rest,
-            checksum=checksum,
             digest=digest,
             ended=bool(flags & _ENDED),
         )
 
 
-def _documents(values: Iterator[int], positions: Sequence[int]) -> list[LiveDocument]:
+def _documents(data: bytes, at: int, positions: Sequence[int]) -> list[LiveDocument]:
+    def take() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+
     last = list(positions)
     documents = []
-    for _ in range(next(values)):
-        source, ranged = divmod(next(values), 2)
-        last[source] += _unzigzag(next(values))
-        if ranged:
-            start, stop, fitted = next(values), next(values), next(values)
-            documents.append(LiveDocument(source, last[source], start, stop, fitted))
-        else:
-            documents.append(LiveDocument(source, last[source]))
+    for _ in range(take()):
+        source, kind = divmod(take(), 4)
+        last[source] += _unzigzag(take())
+        num_tokens = take()
+        start, fitted = (take(), take()) if kind & _FITTED else (0, 0)
+        patches = take() if kind & _PATCHES else 0
+        check = data[at : at + CHECK_BYTES]
+        at += CHECK_BYTES
+        documents.append(
+            LiveDocument(source, last[source], start, start + num_tokens, fitted, patches, check)
+        )
     return documents
 
 
@@ -158,24 +169,26 @@ def _put_documents(
     _put(out, len(documents))
     last = list(positions)
     append = out.append
-    for source, position, start, stop, fitted in documents:
+    for source, position, start, stop, fitted, patches, check in documents:
         distance = position - last[source] << 1
         last[source] = position
         if distance < 0:
             distance = ~distance
-        if fitted or distance > 16383 or source > 63:
-            _put(out, 2 * source + (fitted > 0))
-            _put(out, distance)
-            if fitted:
-                for value in (start, stop, fitted):
-                    _put(out, value)
-            continue
-        append(source << 1)  # one byte, and one or two: nearly all of them
-        if distance < 128:
-            append(distance)
-        else:
-            append(distance & 127 | 128)
-            append(distance >> 7)
+        kind = _FITTED * (fitted > 0) | _PATCHES * (patches > 0)
+        for value in (source << 2 | kind, distance, stop - start):
+            if value < 128:  # one byte or two: nearly all of them
+                append(value)
+            elif value < 16384:
+                append(value & 127 | 128)
+                append(value >> 7)
+            else:
+                _put(out, value)
+        if fitted:
+            _put(out, start)
+            _put(out, fitted)
+        if patches:
+            _put(out, patches)
+        out += check
 
 
 def _put(out: bytearray, value: int) -> None:
@@ -183,17 +196,6 @@ def _put(out: bytearray, value: int) -> None:
         out.append(value & 127 | 128)
         value >>= 7
     out.append(value)
-
-
-def _varints(data: bytes, at: int, end: int) -> Iterator[int]:
-    value = shift = 0
-    for byte in data[at:end]:
-        value |= (byte & 127) << shift
-        if byte & 128:
-            shift += 7
-        else:
-            yield value
-            value = shift = 0
 
 
 def _unzigzag(value: int) -> int:
