@@ -48,6 +48,7 @@ _libc.mmap.argtypes = [
     ctypes.c_long,
 ]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED: Final = ctypes.c_void_p(-1).value
 
 
@@ -59,8 +60,13 @@ class Map:
         address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
         if address == _FAILED:
             number = ctypes.get_errno()
-            raise OSError(number, f"{size} bytes can't be mapped: {os.strerror(number)}")
+            raise OSError(
+                number,
+                f"{size} bytes can't be mapped: {os.strerror(number)} (ulimit -v, "
+                "vm.max_map_count; fewer kept batches or workers need less)",
+            )
         self._address: int | None = address
+        self._pid = os.getpid()
 
     @property
     def address(self) -> int:
@@ -68,9 +74,24 @@ class Map:
         assert self._address is not None
         return self._address
 
+    def offset(self, begin: int, end: int) -> int | None:
+        """Where these addresses begin in it; None: they don't lie in it, or it is unmapped."""
+        first = self._address
+        if first is None or begin < first or end > first + self.size:
+            return None
+        return begin - first
+
     def memory(self) -> ctypes.Array[ctypes.c_ubyte]:
         """The bytes, as an object of their own; they must not be used after ``unmap``."""
         return (ctypes.c_ubyte * self.size).from_address(self.address)
+
+    def free(self) -> None:
+        """Give its pages back to the system, whoever has it mapped: it is all zeros again.
+
+        Only in the process that mapped it: what is garbage in a fork of it need not be in itself.
+        """
+        if self._address is not None and os.getpid() == self._pid:
+            _libc.madvise(self._address, self.size, mmap.MADV_REMOVE)
 
     def unmap(self) -> None:
         if self._address is not None:
@@ -156,7 +177,7 @@ class IdleRoom:
     def __init__(self, budget: ByteBudget | None) -> None:
         self._budget = budget
         limit = _IDLE_BYTES if budget is None else budget.limit_bytes // _IDLE_SHARE
-        self._limit = min(_IDLE_BYTES, limit)
+        self.limit_bytes = min(_IDLE_BYTES, limit)
         self._lock = threading.RLock()  # a finaliser may close the backend under it
         self._taken = 0
         self._refused = 0
@@ -166,10 +187,10 @@ class IdleRoom:
         """True if a buffer of ``size`` bytes may be kept; it then holds them."""
         with self._lock:
             missing = max(0, self.held_bytes + size - self._taken)
-            if self._taken + missing > self._limit:
+            if self._taken + missing > self.limit_bytes:
                 return False
             if self._budget is not None and missing and not self._budget.try_acquire(missing):
-                self._refused = min(self._limit - self._taken, self._refused + missing)
+                self._refused = min(self.limit_bytes - self._taken, self._refused + missing)
                 return False
             self._taken += missing
             self.held_bytes += size
@@ -192,7 +213,7 @@ class IdleRoom:
         """Give all bytes back to the budget, and take no more."""
         with self._lock:
             taken, self._taken = self._taken, 0
-            self._limit = self._refused = 0
+            self.limit_bytes = self._refused = 0
         if self._budget is not None:
             self._budget.release(taken)
 

@@ -7,14 +7,17 @@ descriptor is kept, however many batches a trainer holds: one without is not giv
 don't have it yet, who then make arrays of their own, and isn't used again.
 
 An array is *leased* until the last part of it is garbage, in the batch of a trainer, perhaps; then
-its buffer is used again, or, where idle buffers have no more room (``IdleRoom``), unmapped, here at
-once and in each worker with its next item.
+its buffer is used again. Where idle buffers have no more room (``IdleRoom``) its pages go back to
+the system at once, and it is unmapped here with the next array and in each worker with its next
+item.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import resource
 import threading
 import weakref
 from collections import deque
@@ -29,8 +32,10 @@ from zephon_mm.backends.shared import IdleRoom, Map, make_file
 
 __all__ = ["MOST_FILES", "Place", "TargetMaps", "Targets"]
 
-MOST_FILES: Final = 16
-"""Descriptors that a backend keeps."""
+MOST_FILES: Final = 64
+"""Descriptors that a backend keeps; fewer where a process may open few files."""
+
+_FILES_SHARE: Final = 16  # of those that it may open
 
 _LEAST_BYTES: Final = 256 << 10
 
@@ -75,6 +80,9 @@ class Targets:
         self._released: deque[int] = deque()
         self._made = 0
         self._closed = False
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        infinite = files == resource.RLIM_INFINITY
+        self._most_files = MOST_FILES if infinite else min(MOST_FILES, files // _FILES_SHARE)
 
     def empty(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         """An array, its content whatever; private memory where there can't be shared."""
@@ -96,11 +104,12 @@ class Targets:
         begin = min(begins)
         end = max(start + array.nbytes for start, array in zip(begins, arrays, strict=True))
         with self._lock:
-            for number, buffer in self._buffers.items():
-                first, size = buffer.map.address, buffer.map.size
-                if first <= begin and end <= first + size:
-                    spans = [(b - first, a.shape) for b, a in zip(begins, arrays, strict=True)]
-                    return Place(number, size, spans)
+            for number, buffer in self._buffers.copy().items():  # a finaliser may drop one
+                first = buffer.map.offset(begin, end)
+                if first is not None:
+                    places = zip(begins, arrays, strict=True)
+                    spans = [(first + b - begin, array.shape) for b, array in places]
+                    return Place(number, buffer.map.size, spans)
         return None
 
     def descriptor(self, number: int) -> int | None:
@@ -121,12 +130,12 @@ class Targets:
     def gone(self, known: set[int]) -> list[int]:
         """Which of a worker's buffers are no more."""
         with self._lock:
-            return sorted(known.difference(self._buffers))
+            return sorted(known.difference(self._buffers.copy()))
 
     def close(self) -> None:
         """Let go of what is not leased, of all descriptors, and of the rest once it is released."""
         with self._lock:
-            for buffer in self._buffers.values():
+            for buffer in self._buffers.copy().values():
                 buffer.close()
             self._closed = True  # from here on a finaliser drops what it releases, without the lock
             for number in list(self._idle):
@@ -152,8 +161,8 @@ class Targets:
             raise
         self._made += 1
         self._buffers[self._made] = _Buffer(made, fd)
-        kept = [n for n, buffer in self._buffers.items() if buffer.fd is not None]
-        if len(kept) > MOST_FILES:
+        kept = [n for n, buffer in self._buffers.copy().items() if buffer.fd is not None]
+        if len(kept) > self._most_files:
             if self._idle:  # all too small
                 self._drop(self._leave_idle(min(self._idle)))
             else:
@@ -166,7 +175,15 @@ class Targets:
         return number
 
     def _release(self, number: int) -> None:
-        self._released.append(number)  # no lock: the collector may run this anywhere
+        """No lock is taken: the collector may run this anywhere. Until it is in ``_released`` the
+        buffer is this call's alone.
+        """
+        own = self._buffers[number].map
+        others = [self._buffers.get(other) for other in self._released.copy()]
+        size = own.size + sum(buffer.map.size for buffer in others if buffer is not None)
+        if self.room.held_bytes + size > self.room.limit_bytes:
+            own.free()
+        self._released.append(number)
         if self._closed:
             self._sweep()
 
@@ -185,6 +202,7 @@ class Targets:
 
     def _drop(self, number: int) -> None:
         buffer = self._buffers.pop(number)
+        buffer.map.free()  # workers still map it
         buffer.map.unmap()
         buffer.close()
 
@@ -198,10 +216,11 @@ class TargetMaps:
     def arrays(self, place: Place, fd: int | None) -> list[NDArray[np.uint8]]:
         """The arrays of a place; ``fd``, which stays the caller's, of a buffer that is new here.
 
-        None are given if it was lost on the way, as this process may open no more.
+        None are given if it was lost on the way, as this process may open or map no more.
         """
         if fd is not None:
-            self._maps[place.number] = Map(fd, place.size)
+            with contextlib.suppress(OSError):
+                self._maps[place.number] = Map(fd, place.size)
         if place.number not in self._maps:
             return []
         memory = memoryview(self._maps[place.number].memory())

@@ -94,22 +94,27 @@ class RankSteps:
         pending: deque[_Pending] = deque()
         step = first_step
         failure: Exception | None = None
-        while end_step is None or step < end_step:
-            try:
-                begun = self._begin(step)
-            except Exception as error:
-                failure = error
-                break
-            if until_empty and all(recipe is None for recipe in begun.recipes):
-                break
-            pending.append(begun)
-            step += 1
-            while pending and len(pending) > self._ahead_of(pending[0], first_step):
+        try:
+            while end_step is None or step < end_step:
+                try:
+                    begun = self._begin(step)
+                except Exception as error:
+                    failure = error
+                    break
+                if until_empty and all(recipe is None for recipe in begun.recipes):
+                    break
+                pending.append(begun)
+                del begun
+                step += 1
+                while pending and len(pending) > self._ahead_of(pending[0], first_step):
+                    yield self._finish(pending.popleft())
+            while pending:
                 yield self._finish(pending.popleft())
-        while pending:
-            yield self._finish(pending.popleft())
-        if failure is not None:
-            raise failure
+            if failure is not None:
+                raise failure
+        finally:  # an error holds this frame, and what it holds: rows of pixels
+            failure = None
+            pending.clear()
 
     def _ahead_of(self, oldest: _Pending, first_step: int) -> int:
         """Steps to begin before ``oldest`` is put together: none if nothing of it is awaited, and

@@ -36,8 +36,11 @@ def slow_after_3(item):
         time.sleep(0.2)
     return item
 
+hanging = threading.Event()
+
 def hang_after_3(item):
     if item > 3:
+        hanging.set()
         threading.Event().wait()
     return item
 """
@@ -188,6 +191,7 @@ def test_a_worker_that_hangs_for_ever_does_not_keep_the_process(run: Runner) -> 
         """
 backend, feed = open_stream(hang_after_3)
 next(feed)
+hanging.wait()
 print("now")
 """
     )

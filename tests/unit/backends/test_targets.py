@@ -109,6 +109,68 @@ def test_idle_buffers_hold_bytes_of_the_budget_and_have_a_bound() -> None:
         targets.descriptor(1)
 
 
+def pages_of(fd: int) -> int:
+    return os.fstat(fd).st_blocks
+
+
+def test_pages_that_find_no_room_go_back_before_anything_else_is_asked_for() -> None:
+    targets = Targets(IdleRoom(ByteBudget(8 * SIZE)))  # one idle buffer
+    arrays = [targets.empty(SHAPE) for _ in range(4)]
+    for array in arrays:
+        array[...] = 5
+    kept = [targets.descriptor(number_of(targets, array)) for array in arrays]
+    fds = [fd for fd in kept if fd is not None]
+    full = pages_of(fds[0])
+    assert [pages_of(fd) for fd in fds] == [full] * 4 and full > 0
+    part = arrays[3][:1]
+    del array
+    while arrays:
+        del arrays[0]
+    assert [pages_of(fd) for fd in fds] == [full, 0, 0, full], "the last has a part that lives"
+    assert (part == 5).all()
+    targets.close()
+    assert [pages_of(fd) for fd in fds] == [0, 0, 0, full]
+    del part
+    assert [pages_of(fd) for fd in fds] == [0] * 4
+    for fd in fds:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_is_garbage_in_a_fork_keeps_its_pages_here(closed: bool) -> None:
+    targets = Targets(IdleRoom(ByteBudget(8)))  # no idle buffer
+    arrays = [targets.empty(SHAPE) for _ in range(3)]
+    for array in arrays:
+        array[...] = 5
+    del array
+    if closed:
+        targets.close()
+    child = os.fork()
+    if child == 0:
+        arrays.clear()
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert all((array == 5).all() for array in arrays)
+    targets.close()
+
+
+def test_where_few_files_may_be_open_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.resource, "getrlimit", lambda which: (64, 4096))
+    targets, before = Targets(IdleRoom(None)), descriptors()
+    arrays = [targets.empty(SHAPE) for _ in range(9)]
+    assert descriptors() == before + 4
+    arrays.clear()
+    targets.close()
+
+
+def test_a_worker_that_may_map_no_more_makes_arrays_of_its_own() -> None:
+    worker = TargetMaps()
+    with open(os.devnull) as nothing:  # can't be mapped
+        assert worker.arrays(Place(1, SIZE, [(0, (1, 8))]), nothing.fileno()) == []
+    worker.drop([1])
+
+
 def test_few_descriptors_are_kept_and_a_buffer_without_is_not_used_again(targets: Targets) -> None:
     before = descriptors()
     arrays = [targets.empty(SHAPE) for _ in range(MOST_FILES + 5)]
