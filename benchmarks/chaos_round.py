@@ -24,7 +24,7 @@ from zephon_mm.digests import compare_logs, read_log
 SECONDS = {"decode": 0.03, "save": 0.015, "restore": 0.15, "refill": 0.1}
 """A phase, about: when to kill in it by the clock."""
 
-WORKERS_START_SECONDS = 2.0
+WORKERS_START_SECONDS = 1.0
 END_SECONDS = 5.0
 """Processes of a trainer must be gone so long after it."""
 
@@ -151,6 +151,7 @@ class Life:
         self._clocks = [kill for kill in segment.kills if kill.how == "clock"]
         self._visits: Counter[str] = Counter()
         self._strikes: dict[int, tuple[float, str]] = {}
+        self._unborn: set[int] = set()  # kills that were due before there was a worker
         self.phase, self.step = "", -1
         self.digests: dict[int, str] = {}
         self.saved = -1
@@ -220,6 +221,7 @@ class Life:
 
     def _delay(self, kill: Kill) -> float:
         slow = self._segment.execution["backend"] in ("processes", "ray")
+        slow = slow and kill.victim == "trainer"  # of a worker it counts from its start
         first = self.phase == "refill" or (self.phase == "decode" and self.step < 0)
         more = WORKERS_START_SECONDS if slow and first else 0.0
         return kill.fraction * (SECONDS[self.phase] + more)
@@ -234,8 +236,13 @@ class Life:
             victim = self.pid
             if kill.victim == "worker":
                 workers = self._workers()
-                if not workers:  # not started yet
-                    self._strikes[number] = now + 0.02, phase
+                if not workers:
+                    self._unborn.add(number)
+                    self._strikes[number] = now + 0.005, phase
+                    continue
+                if number in self._unborn:
+                    self._unborn.remove(number)
+                    self._strikes[number] = now + self._delay(kill), phase
                     continue
                 victim = workers[int(kill.fraction * len(workers))]
             with contextlib.suppress(ProcessLookupError):

@@ -13,7 +13,12 @@ import pytest
 from zephon_mm import rng
 from zephon_mm.backends import Backend, SerialBackend, open_backend
 from zephon_mm.config import DataConfig, Packing, Source, Stop
-from zephon_mm.errors import StateError, StorageError, TooManyQuarantinedError
+from zephon_mm.errors import (
+    StateError,
+    StorageError,
+    TooManyQuarantinedError,
+    WorkerDiedError,
+)
 from zephon_mm.pipeline import Lane, count_steps
 from zephon_mm.plan import Plan, SourceShape
 from zephon_mm.sample import MeasuredDocument, Measurement, Rejected, SampleRef
@@ -171,6 +176,31 @@ def test_a_failure_of_the_world_at_a_waiting_document_stays_in_its_place(backend
             fresh.broken.pop(next(iter(fresh.broken), None), None)  # type: ignore[arg-type]
     assert found == rows
     assert failures > 1
+    lane.close()
+    workers.close()
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads"])
+def test_a_waiting_document_that_workers_die_of_is_told_from_its_neighbours(backend: str) -> None:
+    class Dying(FakeMeasure):
+        def __call__(self, refs: Sequence[SampleRef]) -> list[Measurement | Exception]:
+            if deadly in refs:
+                raise WorkerDiedError("3 worker processes died of it")
+            return super().__call__(refs)
+
+    config = a_config()
+    data, rows = waiting_after(20, config)
+    one = LaneState.decode(data).live[6]
+    workers = open_backend(backend, workers=2)
+    lane = make(0, config, Dying(), workers)
+    deadly = lane._plan.ref(0, one.source, one.position)
+    lane.restore(LaneState.decode(data))
+    found: list[object] = []
+    with pytest.raises(WorkerDiedError, match=str(deadly.sample)):
+        while True:
+            found.append(row(lane.next(20 + len(found))))
+    assert found == rows[: len(found)]
+    assert any(deadly == place[0] for place in rows[len(found)][0])  # type: ignore[index]
     lane.close()
     workers.close()
 
