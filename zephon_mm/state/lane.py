@@ -174,15 +174,23 @@ def _put_documents(
         last[source] = position
         if distance < 0:
             distance = ~distance
-        kind = _FITTED * (fitted > 0) | _PATCHES * (patches > 0)
-        for value in (source << 2 | kind, distance, stop - start):
-            if value < 128:  # one byte or two: nearly all of them
-                append(value)
-            elif value < 16384:
-                append(value & 127 | 128)
-                append(value >> 7)
+        tokens = stop - start
+        if fitted or distance > 16383 or tokens > 16383 or source > 31:
+            _put(out, source << 2 | _FITTED * (fitted > 0) | _PATCHES * (patches > 0))
+            _put(out, distance)
+            _put(out, tokens)
+        else:  # a byte, and one or two for each: nearly all of them
+            append(source << 2 | _PATCHES if patches else source << 2)
+            if distance < 128:
+                append(distance)
             else:
-                _put(out, value)
+                append(distance & 127 | 128)
+                append(distance >> 7)
+            if tokens < 128:
+                append(tokens)
+            else:
+                append(tokens & 127 | 128)
+                append(tokens >> 7)
         if fitted:
             _put(out, start)
             _put(out, fitted)
