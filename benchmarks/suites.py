@@ -35,8 +35,8 @@ WINDOW_STEPS = 4
 """At least, since some make several batches at once: the window holds more than what was ready."""
 LANES = ((8, 1), (64, 1), (1024, 1), (1024, 1024))
 """Lanes of the run, and ranks; the row of one rank is measured."""
-STATES = (1, 64, 1024)
-"""Lanes of which a state is taken."""
+STATES = {1: 32, 64: 32, 1024: 2}
+"""Lanes of which a state is taken, and after which step: of 32, as many documents wait as ever."""
 GUESS_S = {"throughput": 5.0, "rows": 6.0, "restore": 5.0, "save": 20.0}
 """Of a run that was never done, to tell how long a sitting takes; to it come its own seconds."""
 NO_THREADS = frozenset(
@@ -381,10 +381,9 @@ def lanes(job: Job, rounds: int) -> list[Round]:
             entries = (Entry("ours", one, "one lane"), Entry("ours", many, role, facts=facts))
             group = f"{job.work}, {count} lanes on {ranks} ranks"
             found.append(Round("lanes", group, number, entries, "ours serial one lane"))
-    for count in STATES:
-        saving = dataclasses.replace(
-            job, kind="save", lanes=count, batch=max(64, count), saves=(2,)
-        )
+    for count, step in STATES.items():
+        rows = max(64, count) if count > 1 else 1
+        saving = dataclasses.replace(job, kind="save", lanes=count, batch=rows, saves=(step,))
         entry = Entry("ours", saving, f"state of {count} lanes")
         found.append(Round("lanes", f"{job.work}, state of {count} lanes", 0, (entry,), ""))
     return found
