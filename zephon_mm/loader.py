@@ -206,6 +206,7 @@ class Loader(Checkpoints):
 
         Nothing is read yet: a document that waited to be packed is measured again when it is
         packed. Iterating raises StateError if it then isn't what it was when the state was saved.
+        (What a shorter ``sequence_length`` makes too long is measured here, and cut again.)
 
         Args:
             state: what `state_dict`, `gather_state` or `merge_states` gave, of either form.

@@ -177,7 +177,7 @@ class Lane:
         Args:
             state: where it is to stand.
             capacity: tokens of the shortest sequence ahead, if the config has changed that: then
-                what waits is measured now, and cut again.
+                what waits and is too long is measured now, and cut again.
 
         Raises:
             StateError: what waits does not fit any more, or does not measure as it did.
@@ -191,6 +191,8 @@ class Lane:
             digest=state.digest,
             ended=state.ended,
         )
+        for one in (*state.live, *([state.rest] if state.rest else [])):
+            self._plan.check(self.number, one.source, one.position)
         cursor = LaneCursor(self.number, state.draw, list(state.positions))
         self.resume(LaneSnapshot(cursor, sequencer))
         if capacity is not None:

@@ -126,7 +126,8 @@ class Revival:
         if isinstance(found, Rejected):
             raise StateError(
                 f"{found.shard}, key {found.key!r}: waited to be packed when the state was saved "
-                f"and is now {found.outcome} at stage {found.stage}: {found.reason}"
+                f"and is now {found.outcome} at stage {found.stage}: {found.reason}. Restore with "
+                "the versions of the libraries and of your format function that it was saved with"
             )
         return found
 

@@ -130,6 +130,17 @@ class Dealing:
             low = high
         return Run(window.epoch, stop, shards[order], samples[order], positions)
 
+    def check(self, lane: int, position: int) -> None:
+        """Raise StateError if a draw lies behind the last pass; reads no window."""
+        chunk, end = position // MAX_CHUNK, self.end(lane)
+        if end is not None and chunk >= end:
+            epoch = (chunk * self.lanes + lane) // self.table.num_chunks
+            raise StateError(
+                f"source {self._id!r}, lane {lane}: a document of its pass {epoch + 1} waits to be "
+                f"packed, and the config ends it after {self.epochs}: let it have as many passes "
+                "(stop.epochs, or the source's epochs), or restore an earlier state"
+            )
+
     def find(self, lane: int, position: int) -> tuple[int, int, int]:
         """Shard, sample and epoch of the draw at a position. Raises StateError if there is none."""
         chunk, end = position // MAX_CHUNK, self.end(lane)

@@ -159,15 +159,22 @@ class Plan:
         """The start of a lane's row."""
         return LaneCursor(lane, 0, [0] * len(self._ids))
 
+    def check(self, lane: int, source: int, position: int) -> None:
+        """Raise StateError if a draw is surely none of this plan; costs nothing."""
+        self._dealing(lane, source).check(lane, position)
+
     def ref(self, lane: int, source: int, position: int) -> SampleRef:
         """Find a draw again; costs one window. Raises StateError if there is no such draw."""
+        return SampleRef(source, *self._dealing(lane, source).find(lane, position), position)
+
+    def _dealing(self, lane: int, source: int) -> Dealing:
         dealing = self._dealings[source] if 0 <= source < len(self._dealings) else None
         if dealing is None or not 0 <= lane < self.lanes:
             raise StateError(
                 f"no draw of source {source} in lane {lane}: the config has {len(self._ids)} "
                 f"sources and {self.lanes} lanes, and empty sources have no draws"
             )
-        return SampleRef(source, *dealing.find(lane, position), position)
+        return dealing
 
     def advance(self, cursor: LaneCursor, ref: SampleRef) -> None:
         """Move ``cursor`` past ``ref``, which must be its next draw."""

@@ -171,10 +171,14 @@ class Sequencer:
                 document does not measure as it did.
         """
         live = self.unmeasured
-        documents = self.again(live)
+        long = [one for one in live if one.num_tokens > capacity]
+        documents = iter(self.again(long) if long else ())
         self._pool, self._rest = [], None
-        for one, document in zip(live, documents, strict=True):
-            self._pool += self._readmit(one, document, capacity)
+        for one in live:
+            if one.num_tokens <= capacity:
+                self._pool.append(one)
+            else:
+                self._pool += self._readmit(one, next(documents), capacity)
 
     def _measured(self, waiting: Sequence[Waiting]) -> tuple[Piece, ...]:
         """These as pieces, those of a state measured again."""
@@ -193,9 +197,9 @@ class Sequencer:
         piece = self._piece(fitted, live.start, min(stop, len(fitted.tokens)), live.fitted)
         if piece.live != live:
             raise StateError(
-                f"lane {self.lane}: {document.shard}, key {document.key!r}: it waited to be packed "
-                "and does not measure as it did when the state was saved (another version of the "
-                "tokenizer, of a library or of a user's format function?)"
+                f"{document.shard}, key {document.key!r}: waited to be packed when the state was "
+                "saved, and does not measure as it did. Restore with the versions of the libraries "
+                "and of your format function that it was saved with"
             )
         return piece
 
@@ -203,8 +207,6 @@ class Sequencer:
         self, live: LiveDocument, document: MeasuredDocument, capacity: int
     ) -> list[Piece]:
         piece = self._revived(live, document)
-        if piece.num_tokens <= capacity:
-            return [piece]
         if piece.start == 0 and piece.stop == len(piece.document.tokens):
             first = self._admit(document, capacity)
             pieces = [first] if first is not None else []

@@ -87,6 +87,7 @@ def compare(saved: Identity, here: Identity) -> list[Change]:
 
 def check_changes(changes: list[Change], allow: Collection[str]) -> None:
     """Raise StateError naming each change that ``allow`` does not cover."""
+    allow = [allow] if isinstance(allow, str) else allow
     unknown = sorted(set(allow) - CHANGES.keys())
     if unknown:
         raise ConfigError(

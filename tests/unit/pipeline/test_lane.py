@@ -345,6 +345,30 @@ def test_a_falling_sequence_length_never_strands_a_document() -> None:
         assert sum(p.num_tokens for p in recipe.pieces) <= config.sequence_length_at(step)
 
 
+@pytest.mark.parametrize(("capacity", "some"), [(64, True), (256, False), (1024, False)])
+def test_other_lengths_measure_what_they_make_too_long(capacity: int, some: bool) -> None:
+    config = a_config()
+    data, _ = waiting_after(40, config, longest=900)
+    state, fresh = LaneState.decode(data), FakeMeasure(longest=900)
+    lane = make(0, config, fresh)
+    lane.restore(state, capacity)
+    waiting = [*state.live, *([state.rest] if state.rest else [])]
+    long = {
+        lane._plan.ref(0, one.source, one.position) for one in waiting if one.num_tokens > capacity
+    }
+    assert set(fresh.seen) == long and bool(long) == some
+    pool = lane.snapshot().sequencer.pool
+    assert sum(one.num_tokens for one in pool) == sum(one.num_tokens for one in waiting)
+    assert all(one.num_tokens <= capacity for one in pool)
+
+
+def test_a_document_behind_the_last_pass_is_refused_before_anything_is_made() -> None:
+    data, _ = waiting_after(60, a_config())
+    lane = make(0, a_config(stop=Stop(epochs=1)), FakeMeasure())
+    with pytest.raises(StateError, match=r"of its pass \d+ waits to be packed, .*ends it after 1"):
+        lane.restore(LaneState.decode(data))
+
+
 def test_another_source_may_be_added_and_removed() -> None:
     config, measure = a_config(), FakeMeasure()
     lane = make(0, config, measure)

@@ -160,6 +160,7 @@ def test_a_changed_field_is_named_and_only_some_can_be_allowed(
         check_changes(changes, ())
     if allow is not None:
         check_changes(changes, (allow,))
+        check_changes(changes, allow)
     else:
         with pytest.raises(StateError):
             check_changes(
