@@ -102,6 +102,7 @@ def run(mix: str, room: int, packing: Packing, passes: int) -> dict[str, Any]:
         packing=packing,
         pull=pull,
         relayout=shrink_media,
+        again=lambda live: [],  # nothing is restored
         on_rejected=lambda r: rejected.append(r.reason),
     )
     used = sequences = 0

@@ -47,7 +47,7 @@ class LiveDocument(NamedTuple):
         source, position: its draw, see `SampleRef`.
         start, stop: its tokens.
         fitted: the sequence length that it was cut, truncated or re-laid for; 0: it is whole.
-        patches: of its media in these tokens.
+        patches: of its media in these tokens, where packing bounds them; else 0.
         check: the first `CHECK_BYTES` of the whole document's digest.
     """
 

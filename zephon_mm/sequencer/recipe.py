@@ -13,7 +13,8 @@ class Piece:
     """Tokens ``[start, stop)`` of a document, waiting or packed.
 
     ``fitted`` is the sequence length under which the document was cut, truncated or had a medium
-    re-laid; 0 if it is whole and as measured.
+    re-laid; 0 if it is whole and as measured. ``patches``: of its media, counted where the policy
+    bounds them; else 0.
     """
 
     document: MeasuredDocument

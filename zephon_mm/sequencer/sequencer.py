@@ -343,7 +343,8 @@ class Sequencer:
         return self.relayout(document, medium_limit(capacity), self._max_patches)
 
     def _piece(self, document: MeasuredDocument, start: int, stop: int, fitted: int) -> Piece:
-        return Piece(document, start, stop, fitted, num_patches(document, start, stop))
+        patches = num_patches(document, start, stop) if self.packing.max_patches else 0
+        return Piece(document, start, stop, fitted, patches)
 
     def _count_packed(self, piece: Piece) -> None:
         counts = self._counts[piece.document.ref.source]

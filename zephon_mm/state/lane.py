@@ -3,10 +3,11 @@
 Layout, little-endian: magic, version, lane, sequences, draw, quarantined in a row, number of
 sources; per source its next position and five counts; the waiting documents in pool order, each a
 varint of ``4·source + 2·is_fitted + has_patches``, the zigzag distance of its position from the
-previous one of its source (the first: from the source's next position), its tokens, then start and
-fitted length if it is fitted, patches if it has some, and the beginning of its measurement's
-digest; zeros up to a multiple of 64 bytes in all; the 32-byte chained digest; CRC-32 of all
-before. Counters have fixed widths, so the size stays flat however far a run has come.
+previous one of its source (the first: from the source's next position), its tokens, then its start
+and the zigzag distance of its fitted length from the previous one if it is fitted, patches if it
+has some, and the beginning of its measurement's digest; zeros up to a multiple of 64 bytes in all;
+the 32-byte chained digest; CRC-32 of all before. Counters have fixed widths, so the size stays flat
+however far a run has come.
 """
 
 from __future__ import annotations
@@ -146,13 +147,16 @@ def _documents(data: bytes, at: int, positions: Sequence[int]) -> list[LiveDocum
                 return value
             shift += 7
 
-    last = list(positions)
+    last, last_fitted = list(positions), 0
     documents = []
     for _ in range(take()):
         source, kind = divmod(take(), 4)
         last[source] += _unzigzag(take())
         num_tokens = take()
-        start, fitted = (take(), take()) if kind & _FITTED else (0, 0)
+        start = fitted = 0
+        if kind & _FITTED:
+            start, fitted = take(), last_fitted + _unzigzag(take())
+            last_fitted = fitted
         patches = take() if kind & _PATCHES else 0
         check = data[at : at + CHECK_BYTES]
         at += CHECK_BYTES
@@ -167,7 +171,7 @@ def _put_documents(
 ) -> None:
     """Their number and each of them: the loop that the time of a checkpoint goes into."""
     _put(out, len(documents))
-    last = list(positions)
+    last, last_fitted = list(positions), 0
     append = out.append
     for source, position, start, stop, fitted, patches, check in documents:
         distance = position - last[source] << 1
@@ -193,7 +197,9 @@ def _put_documents(
                 append(tokens >> 7)
         if fitted:
             _put(out, start)
-            _put(out, fitted)
+            distance = fitted - last_fitted << 1
+            _put(out, distance if distance >= 0 else ~distance)
+            last_fitted = fitted
         if patches:
             _put(out, patches)
         out += check
