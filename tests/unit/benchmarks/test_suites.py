@@ -132,7 +132,7 @@ def test_states_of_several_steps_come_of_one_run(bench: Bench, text: Job) -> Non
 
 def test_lanes_stand_beside_one(bench: Bench, text: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suites, "LANES", ((4, 1), (4, 4)))
-    monkeypatch.setattr(suites, "STATES", (2,))
+    monkeypatch.setattr(suites, "STATES", {2: 2})
     short = dataclasses.replace(text, sequence_length=129)
     rows = Sitting(bench, suites.lanes(short, 1)).run()
     assert [(row["label"], row["lanes"], row.get("ranks")) for row in rows] == [
