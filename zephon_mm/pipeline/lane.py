@@ -27,7 +27,7 @@ BLOCKS = (8, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 4, 4)
 that it does not need."""
 
 BLOCK = 8
-"""The same, of a rank with many lanes."""
+"""The same, of a rank with many lanes, and of what waited in a state."""
 
 LONG_BLOCK = 32
 """The same, of a rank with few lanes, reached by way of a few tasks in between: the tokenizer finds
@@ -123,6 +123,7 @@ class Lane:
             submit=self._submit,
             alone=self._alone,
             window=0 if backend.name == "serial" else window,
+            block=BLOCK,
         )
         self._sequencer = Sequencer(
             lane=number,

@@ -31,10 +31,10 @@ class Restored:
         """
         if not changes:
             return cls(state)
-        shorter = any(change.field == "sequence_length" for change in changes)
+        other_lengths = any(change.field == "sequence_length" for change in changes)
         return cls(
             state.adapted([source.id for source in config.sources]),
-            arrival_capacity(config, state.step) if shorter else None,
+            arrival_capacity(config, state.step) if other_lengths else None,
         )
 
     def put(self, lane: Lane) -> None:

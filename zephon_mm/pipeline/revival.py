@@ -16,9 +16,6 @@ from ..backends import Ticket
 from ..errors import StateError, WorkerDiedError
 from ..sample import LiveDocument, MeasuredDocument, Measurement, Rejected, SampleRef
 
-BLOCK = 8
-"""Documents that a task measures ahead."""
-
 Draw = tuple[int, int]
 """Source and position, see `SampleRef`."""
 
@@ -40,6 +37,7 @@ class Revival:
         submit: begins to measure some.
         alone: measures one, of a block that a worker process died of.
         window: tasks ahead; 0: none.
+        block: documents that a task measures ahead.
     """
 
     def __init__(
@@ -48,11 +46,12 @@ class Revival:
         submit: Callable[[list[SampleRef]], Ticket[Sequence[Measurement | Exception]]],
         alone: Callable[[SampleRef], Measurement | Exception],
         window: int,
+        block: int,
     ) -> None:
         self._find = find
         self._submit = submit
         self._alone = alone
-        self._window = window
+        self._window, self._size = window, block
         self._wanted: Counter[Draw] = Counter()  # by so many that wait, of a document that was cut
         self._later: deque[Draw] = deque()
         self._asked: dict[Draw, _Block] = {}
@@ -69,7 +68,7 @@ class Revival:
         open_blocks = {id(block) for block in self._asked.values() if not block.results}
         for _ in range(self._window - len(open_blocks)):
             draws: list[Draw] = []
-            while self._later and len(draws) < BLOCK:
+            while self._later and len(draws) < self._size:
                 draw = self._later.popleft()
                 if draw in self._wanted and draw not in self._asked:
                     draws.append(draw)

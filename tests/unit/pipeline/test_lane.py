@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def make(
     )
 
 
-def row(recipe: Recipe | None) -> object:
+def row(recipe: Recipe | None) -> Any:
     if recipe is None:
         return None
     return [(p.document.ref, p.start, p.stop) for p in recipe.pieces], recipe.digest
@@ -116,7 +117,7 @@ def test_a_lane_resumes_exactly_after_every_sequence() -> None:
             assert again.snapshot().encode() == states[step + 1]
 
 
-def waiting_after(steps: int, config: DataConfig, **fake: int) -> tuple[bytes, list[object]]:
+def waiting_after(steps: int, config: DataConfig, **fake: int) -> tuple[bytes, list[Any]]:
     """A lane's state, and what it gives from there on."""
     lane = make(0, config, FakeMeasure(**fake))
     for step in range(steps):
@@ -173,7 +174,8 @@ def test_a_failure_of_the_world_at_a_waiting_document_stays_in_its_place(backend
             found.append(row(lane.next(20 + len(found))))
         except StorageError:  # the disk is there again for one document more
             failures += 1
-            fresh.broken.pop(next(iter(fresh.broken), None), None)  # type: ignore[arg-type]
+            if fresh.broken:
+                fresh.broken.popitem()
     assert found == rows
     assert failures > 1
     lane.close()
@@ -200,7 +202,7 @@ def test_a_waiting_document_that_workers_die_of_is_told_from_its_neighbours(back
         while True:
             found.append(row(lane.next(20 + len(found))))
     assert found == rows[: len(found)]
-    assert any(deadly == place[0] for place in rows[len(found)][0])  # type: ignore[index]
+    assert any(deadly == place[0] for place in rows[len(found)][0])
     lane.close()
     workers.close()
 
@@ -231,7 +233,7 @@ def test_a_waiting_document_that_gives_another_is_noticed_where_it_is_packed(wha
         while True:
             found.append(row(lane.next(20 + len(found))))
     assert found == rows[: len(found)]
-    assert any(changed == place[0] for place in rows[len(found)][0])  # type: ignore[index]
+    assert any(changed == place[0] for place in rows[len(found)][0])
 
 
 def test_state_does_not_grow() -> None:
